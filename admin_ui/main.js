@@ -1,4 +1,4 @@
-// Where the dashboard starts: who is signed in, then the page that the URL names.
+// Starts the dashboard: reads the session, then shows the page that the URL names.
 
 import { Button } from "./components/button.js";
 import { Empty, ErrorBox, Skeleton } from "./components/feedback.js";
@@ -72,7 +72,7 @@ function App() {
   `;
 }
 
-/** What breaks inside shows as an error in its place. */
+/** Shows an error in place of children that throw. */
 function Bounded({ children }) {
   const [broken] = useErrorBoundary((error) => console.error(error));
   return broken
@@ -92,7 +92,7 @@ const Broken = ({ error }) => html`
   />
 `;
 
-/** Where the reader wanted to go; a path of the dashboard and nothing else. */
+/** Return the path to go to after signing in, which must be a path of the dashboard. */
 function nextPath() {
   const next = location$.value.query.get("next") ?? "";
   const { origin } = window.location;

@@ -1,4 +1,5 @@
-// States as words in a colour: good, warn, bad, info, or none. The word says it; the colour only helps.
+// Shows a state as a coloured word: good, warn, bad, info, or none. The word carries the meaning; the colour only
+// helps.
 
 import { html } from "../lib/html.js";
 
@@ -39,7 +40,7 @@ const TONES = {
   unreachable: "bad",
 };
 
-/** tone: by default what the word usually means. dot: with a dot before it. */
+/** A state as a coloured word. tone: by default that of the word in TONES. dot: show a dot before the word. */
 export function Badge({ children, tone, dot = false, title }) {
   const word = Array.isArray(children) ? children.join("") : children;
   const look = tone ?? TONES[String(word).toLowerCase()] ?? "";

@@ -1,11 +1,12 @@
-// Buttons, links that look like them, and the one that copies.
+// Buttons, links that look like buttons, and a button that copies a text.
 
 import { copy } from "../lib/clipboard.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { Icon } from "./icons.js";
 
 /**
- * kind: primary, secondary, quiet or danger. href: it is a link. label: for a button of an icon alone. busy: it waits.
+ * A button. kind: primary, secondary, quiet or danger. href: makes a link of it. label: names a button that is an icon
+ * alone. busy: shows that its action is under way.
  */
 export function Button({ kind = "secondary", icon, label, href, busy = false, small = false, children, ...rest }) {
   const look = `button ${kind} ${small ? "small" : ""} ${children === undefined ? "icon-only" : ""}`;
@@ -34,7 +35,10 @@ export function Button({ kind = "secondary", icon, label, href, busy = false, sm
   `;
 }
 
-/** Copies text; says so for a moment. what: completes its name, "Copy request id". */
+/**
+ * A button that copies `text`, and confirms it for a moment. what: completes the button's name, as in "Copy request
+ * id".
+ */
 export function CopyButton({ text, what = "", children, kind = "quiet", small = true }) {
   const [copied, setCopied] = useState(false);
   useEffect(() => {
@@ -59,7 +63,10 @@ export function CopyButton({ text, what = "", children, kind = "quiet", small = 
   `;
 }
 
-/** An id or another short code: in fixed width, shortened in the middle of long ones, with a button that copies. */
+/**
+ * An id or another short code in a fixed-width font, with a copy button. Codes of more than `max` characters are
+ * shortened in the middle.
+ */
 export function Code({ text, max = 40, what = "" }) {
   const shown = text.length > max ? `${text.slice(0, max / 2)}…${text.slice(-6)}` : text;
   return html`

@@ -1,9 +1,9 @@
-// Several of a few: a group of checkboxes with one name.
+// A choice of several options among few: a group of checkboxes with one name.
 
 import { html, useId } from "../lib/html.js";
 import { Checkbox } from "./form.js";
 
-/** value: the chosen keys. options: [[key, title, hint], …]. */
+/** A group of checkboxes. value: the chosen keys. options: [[key, title, hint], …]. */
 export function Choices({ label, hint, error, value, onValue, options }) {
   const id = useId();
   const chosen = (key, on) => onValue(on ? [...value, key] : value.filter((each) => each !== key));

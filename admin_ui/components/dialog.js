@@ -4,10 +4,10 @@ import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
 import { Button } from "./button.js";
 import { ErrorBox } from "./feedback.js";
 
-/** Dialogs that are open, the last in front: asked() is what Escape does. */
+/** Open dialogs, the front one last. `asked()` of a dialog does what Escape does. */
 const shown = [];
 
-/** Going back closes what is in front; of a locked one, which shows something once, it does nothing. */
+/** The browser's back button closes the front dialog; a locked one, which shows a secret once, stays open. */
 window.navigation?.addEventListener("navigate", (event) => {
   const front = shown.at(-1);
   if (!front || event.navigationType !== "traverse" || !event.cancelable) return;
@@ -16,7 +16,8 @@ window.navigation?.addEventListener("navigate", (event) => {
 });
 
 /**
- * Open as long as it is rendered. onClose: asked for by Escape, the cross or the backdrop. side: a drawer at the right.
+ * A dialog, which is open as long as it is rendered. onClose: called at Escape, the cross or the backdrop. side: a
+ * drawer at the right.
  */
 export function Dialog({ title, onClose, children, footer, wide = false, side = false, locked = false }) {
   const element = useRef(null);
@@ -55,9 +56,9 @@ export function Dialog({ title, onClose, children, footer, wide = false, side = 
 }
 
 /**
- * Asks before something that hurts: children say what will happen to whom. name: to be typed, for what can't be undone.
- * act: async; when it is done onClose is called. verb: on the button, "Revoke key". isReady: false while something has
- * to be chosen first.
+ * A question before a destructive action. children: say what will happen to whom. name: a name to be typed, for what
+ * cannot be undone. act: an async function; once it is done, onClose is called. verb: the text of the button, such as
+ * "Revoke key". isReady: false while a choice is missing.
  */
 export function Confirm({ title, verb, name, act, onClose, children, danger = true, isReady = true }) {
   const [typed, setTyped] = useState("");

@@ -1,5 +1,5 @@
-// What stands where data will be, is missing, or failed to come: Skeleton, Empty, ErrorBox, Notice, and Loaded around
-// them.
+// Placeholders for data that is loading, missing or failed to load: Skeleton, Empty, ErrorBox, Notice, and Loaded
+// around them.
 
 import { html, useEffect, useState } from "../lib/html.js";
 import { CopyButton } from "./button.js";
@@ -7,7 +7,7 @@ import { Icon } from "./icons.js";
 
 const PATIENCE_MS = 200;
 
-/** Grey lines, once waiting has taken 200 ms. */
+/** Grey lines, shown after 200 ms of loading. */
 export function Skeleton({ lines = 3, height }) {
   const [shown, show] = useState(false);
   useEffect(() => {
@@ -27,7 +27,7 @@ export function Skeleton({ lines = 3, height }) {
   `;
 }
 
-/** Nothing is here yet; what fills it: a button as children, or a command to copy. */
+/** The placeholder of an empty list, with the way to fill it: a button as children, or a command to copy. */
 export function Empty({ icon = "info", title, children, command, action }) {
   return html`
     <div class="empty">
@@ -43,8 +43,8 @@ export function Empty({ icon = "info", title, children, command, action }) {
 }
 
 /**
- * A shell command or a piece of code, with a button that copies it, or `copied` where that says more. label: what it
- * is.
+ * A shell command or a piece of code with a copy button. copied: the text to copy, if it differs from the shown one.
+ * label: what it is.
  */
 export function Command({ text, copied = text, label = "Command" }) {
   return html`
@@ -64,7 +64,7 @@ const ADVICE = {
   503: "The gateway waits for its engine or its database; System shows which.",
 };
 
-/** What failed, why, what to do. what: completes "Could not …". retry: called by its button. */
+/** An error: what failed, why, and what to do. what: completes "Could not …". retry: called by the retry button. */
 export function ErrorBox({ error, what = "load this", retry }) {
   if (!error) return null;
   const advice =
@@ -106,7 +106,7 @@ export function ErrorBox({ error, what = "load this", retry }) {
   `;
 }
 
-/** tone: info, good, warn or bad. */
+/** A notice in a box. tone: info, good, warn or bad. */
 export function Notice({ tone = "info", title, children, action }) {
   const icon = { info: "info", good: "check", warn: "alert", bad: "critical" }[tone];
   return html`
@@ -121,7 +121,7 @@ export function Notice({ tone = "info", title, children, action }) {
   `;
 }
 
-/** Around what useApi gives: children(data) once there is some; skeleton and error in its place. */
+/** The frame around the result of useApi: children(data) once there is data, before that a skeleton or an error. */
 export function Loaded({ from, what, lines = 4, missing, children }) {
   if (from.error?.isMissing && missing) return missing;
   if (from.data === undefined) {

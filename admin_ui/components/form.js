@@ -6,13 +6,13 @@ import { Button } from "./button.js";
 import { ErrorBox } from "./feedback.js";
 import { Icon } from "./icons.js";
 
-/** The field that the API calls so: "destination.path" is at "path". */
+/** Return the form's field of an API parameter: "destination.path" is the field "path". */
 const lastPartOf = (param, values) => param.split(/[.[]/).find((part) => part in values);
 
-/** Whether a field shows a value, or a part of it: "arms.0.name" is of "arms". */
+/** Return whether a field shows a value or a part of it: "arms.0.name" is a part of "arms". */
 const isOf = (field, name) => field === name || !!field?.startsWith(`${name}.`);
 
-/** Opens what hides a field with an error, and puts the focus on the first one, once they are drawn. */
+/** Open the sections that hide fields with errors, and focus the first such field, once the errors are drawn. */
 const toFirstWrong = (form) =>
   setTimeout(() => {
     const wrong = [...(form?.querySelectorAll?.("[aria-invalid=true]") ?? [])];
@@ -21,11 +21,11 @@ const toFirstWrong = (form) =>
   });
 
 /**
- * State of a form: {values, set, fill, errors, error, busy, submit, bind}; fill(values) replaces all of them.
- * send(values): async, does it; what it throws as ApiError with a param is shown at that field, others above the
- * buttons. check(values): what is wrong before anything is sent, {field: "a sentence"} of all that are; undefined is
- * right. bind(name): props of a field. fieldFor(param, values): the field of an ApiError's param, such as "arms.0.name"
- * of the value "arms"; undefined where none is.
+ * Return the state of a form: {values, set, fill, errors, error, busy, submit, bind}. fill(values) replaces all values.
+ * send(values): an async function; an ApiError with a param is shown at that field, any other error above the buttons.
+ * check(values): the errors to show before anything is sent, as {field: sentence}; undefined means that a field is
+ * right. bind(name): the props of a field. fieldFor(param, values): the field of an ApiError's param, such as
+ * "arms.0.name" of the value "arms"; undefined if no field belongs to it.
  */
 export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf) {
   const [values, setValues] = useState(initial);
@@ -78,7 +78,7 @@ export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf
   };
 }
 
-/** A form with its button. form: of useForm. what: completes "Could not …". */
+/** A form with its button. form: the result of useForm. what: completes "Could not …". */
 export function Form({ form, verb, what, onCancel, children, danger = false }) {
   return html`
     <form class="form" onSubmit=${form.submit} novalidate>
@@ -94,7 +94,7 @@ export function Form({ form, verb, what, onCancel, children, danger = false }) {
   `;
 }
 
-/** Label, hint and error around one control: children(props for the control). */
+/** The label, hint and error around one control. children(props): returns the control with these props. */
 export function Field({ label, hint, error, optional = false, children }) {
   const id = useId();
   const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
@@ -133,7 +133,10 @@ export function Field({ label, hint, error, optional = false, children }) {
   `;
 }
 
-/** type: text, password, email, number, url, date… Others of <input>'s attributes go through. onValue(text). */
+/**
+ * A text field. type: text, password, email, number, url, date… Other attributes go to the <input>. onValue(text):
+ * called at each change.
+ */
 export function TextField({ label, hint, error, optional, value, onValue, type = "text", ...rest }) {
   return html`
     <${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
@@ -168,7 +171,7 @@ export function TextArea({ label, hint, error, optional, value, onValue, rows = 
   `;
 }
 
-/** options: [[value, title], …] */
+/** A select box. options: [[value, title], …]. */
 export function Select({ label, hint, error, optional, value, onValue, options, ...rest }) {
   return html`
     <${Field} label=${label} hint=${hint} error=${error} optional=${optional}>

@@ -95,7 +95,7 @@ function PlaceKey({ entry: [title, href, , , key] }) {
   return null;
 }
 
-/** Says that what is shown gets old. */
+/** The notice that the gateway does not answer, so that shown data is out of date. */
 function Lost() {
   const since = useLostSince();
   return (

@@ -5,9 +5,9 @@ import { setGuard } from "../lib/router.js";
 import { Confirm } from "./dialog.js";
 
 /**
- * isNeeded: whether there is unsaved work. Returns {question, free, isFree}: question is what to render, which asks
- * once the reader is about to leave; free() lets the reader go from now on, for work that was just saved; isFree()
- * tells whether it was called.
+ * Ask before the reader leaves unsaved work. isNeeded: whether there is any. Returns {question, free, isFree}: question
+ * is the dialog to render; free() lets the reader leave without being asked, since the work was saved; isFree() tells
+ * whether free() was called.
  */
 export function useLeaving(isNeeded, { title = "Leave without saving?", verb = "Leave", children }) {
   const [go, setGo] = useState(null);

@@ -7,9 +7,9 @@ const GAP_PX = 6;
 const EDGE_PX = 8;
 
 /**
- * items: {title, hint, icon, href | onClick, danger, checked, isHere} or null for a line. button: what the button
- * shows. look: its class. align: "end" opens towards the left. isHere: what is shown is one of its items, that with
- * isHere. up: it opens upwards.
+ * A button with a menu. items: {title, hint, icon, href | onClick, danger, checked, isHere}, or null for a separator.
+ * button: the content of the button. look: the class of the button. align: "end" opens the menu towards the left.
+ * isHere: the current page is one of the items, the one with isHere. up: the menu opens upwards.
  */
 export function Menu({
   button,

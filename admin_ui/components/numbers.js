@@ -14,7 +14,7 @@ const KINDS = {
   bytes: [format.bytes, (value) => `${format.exactly(value)} bytes`],
 };
 
-/** kind: count, tokens, ms, seconds, percent (of 1), change (of 1) or bytes. */
+/** A number, with its exact form on hover. kind: count, tokens, ms, seconds, percent (of 1), change (of 1) or bytes. */
 export function Num({ value, kind = "count" }) {
   const [shown, exact] = KINDS[kind];
   if (value === null || value === undefined) return html`<span class="num faint">–</span>`;
@@ -34,7 +34,9 @@ export function Money({ nanos, currency }) {
   `;
 }
 
-/** at: Unix seconds. relative: "3 min ago". */
+/**
+ * A time, with UTC on hover. at: Unix seconds. relative: shown as "3 min ago". none: the text where `at` is missing.
+ */
 export function Time({ at, relative = false, none = "never" }) {
   if (!at) return html`<span class="faint">${none}</span>`;
   const hover = `${time.long(at)}\n${time.utc(at)}`;

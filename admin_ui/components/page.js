@@ -1,8 +1,11 @@
-// What every page is made of: its title, the sentence that its reader came for, its actions; and sections.
+// The parts of every page: its title, the sentence that its reader came for, its actions; and sections.
 
 import { html, useEffect } from "../lib/html.js";
 
-/** lead: the one sentence or number. actions: buttons. tabs: a <Tabs>. crumbs: [[title, href], …] of what is above. */
+/**
+ * A page. lead: the one sentence or number that the reader came for. actions: buttons. tabs: a <Tabs>. crumbs: [[title,
+ * href], …] of the pages above this one.
+ */
 export function Page({ title, lead, actions, tabs, crumbs = [], children, wide = false }) {
   useEffect(() => {
     document.title = `${title} · Lorikeet`;
@@ -58,7 +61,7 @@ export function Section({ title, hint, actions, card = false, children, id }) {
   `;
 }
 
-/** Names and values: [[name, value], …]; rows whose value is undefined are left out. */
+/** A list of names and values. rows: [[name, value], …]; rows whose value is undefined are left out. */
 export function Facts({ rows }) {
   return html`
     <dl class="facts">

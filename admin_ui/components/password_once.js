@@ -1,4 +1,4 @@
-// A password that was made for somebody: shown once, for them to change.
+// Shows a password that was made for somebody, once; that person is to change it.
 
 import { html } from "../lib/html.js";
 import { Button } from "./button.js";

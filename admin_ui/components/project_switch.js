@@ -1,4 +1,5 @@
-// Which project is looked at: all of the organization's, or one. A box to type in, once there are many.
+// The choice of the project that is shown: all of the organization's, or one. A text box narrows the list of many
+// projects.
 
 import { html, useState } from "../lib/html.js";
 import { lookAt, useProjectId, useProjects } from "../lib/projects.js";

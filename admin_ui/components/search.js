@@ -9,7 +9,7 @@ import { Dialog } from "./dialog.js";
 import { Icon } from "./icons.js";
 
 const WAIT_MS = 120;
-/** What is found: its icon, and its kind in words. */
+/** The kinds of search results: the icon of each, and its name in words. */
 const KINDS = {
   page: ["right", ""],
   project: ["tenants", "tenant"],
@@ -22,7 +22,7 @@ const KINDS = {
   refusal: ["shield", "refused request"],
 };
 
-/** places: [title, href, icon] of the views that are in the rail; they are found as well. */
+/** The search box. places: [title, href, icon] of the views in the rail, which are found as well. */
 export function Search({ places }) {
   const [open, setOpen] = useState(false);
   useShortcut("/", "Search", () => setOpen(true));

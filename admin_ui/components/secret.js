@@ -3,7 +3,9 @@
 import { html, useState } from "../lib/html.js";
 import { Button, CopyButton } from "./button.js";
 
-/** label: what it is. shown: in clear from the start. */
+/**
+ * A secret that is masked until the reader shows it. label: the name of the secret. shown: not masked from the start.
+ */
 export function Secret({ value, label = "Secret", shown: initially = false }) {
   const [shown, show] = useState(initially);
   const text = shown ? value : `${value.slice(0, 6)}${"•".repeat(Math.min(28, Math.max(8, value.length - 6)))}`;

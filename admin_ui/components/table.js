@@ -1,10 +1,9 @@
 // Tables: sort and filter in the URL, totals, copy as CSV, keyset paging; on a phone each row is a card.
 //
 // Columns are data: {key, title, value, render, format, align, sort, total, csv, hide, width}.
-//   value(row): what is sorted, filtered, summed and copied; by default row[key].
-//   render(row): what is shown; by default the value, by `format`: count, tokens, ms, seconds, percent, bytes, time,
-//   money
-//     (money takes the currency from row.currency).
+//   value(row): the value that is sorted, filtered, summed and copied; by default row[key].
+//   render(row): the content of the cell; by default the value, by `format`: count, tokens, ms, seconds, percent, bytes,
+//   time, money (money takes the currency from row.currency).
 //   align "end" for numbers (any format but time has it); sort false: not sortable; total: true sums the rows shown, or
 //   a function of them, undefined where it is not known of a row; csv false: not copied; hide: leave the column out;
 //   primary: the card's title on a phone.
@@ -22,11 +21,11 @@ import { toast } from "./toast.js";
 const NUMERIC = new Set(["count", "tokens", "ms", "seconds", "percent", "change", "bytes", "money"]);
 
 /**
- * name: of the table, for its values in the URL, where a page has several. label: for screen readers. rows undefined:
- * loading. rowKey(row), by default row.id. current: the key of the row that is looked at, which is brought into sight.
- * href(row): where a click on the row leads. sorted: how it is at first, "-cost" for descending; leave it out to keep
- * the server's order. filter false: no box for it. hasMore, more: of useList. tools: more controls beside the filter.
- * empty: instead of an empty table.
+ * A table. name: the prefix of the table's values in the URL, for pages with several tables. label: for screen readers.
+ * rows: undefined while they load. rowKey(row): by default row.id. current: the key of the current row, which is
+ * scrolled into view. href(row): the target of a click on the row. sorted: the initial order, "-cost" for descending;
+ * without it, the server's order. filter: false hides the filter box. hasMore, more: as useList returns them. tools:
+ * more controls beside the filter. empty: shown instead of an empty table.
  */
 export function Table({
   name = "",

@@ -1,9 +1,11 @@
-// Views of one thing, each with its own URL.
+// Tabs: the views of one object, each with a URL of its own.
 
 import { html, useEffect, useRef } from "../lib/html.js";
 import { decode, useLocation } from "../lib/router.js";
 
-/** tabs: [[title, href, number], …]; number is optional. The one whose path is shown is the current one. */
+/**
+ * A row of tabs. tabs: [[title, href, number], …]; number is optional. The tab whose path is shown is the current one.
+ */
 export function Tabs({ tabs, label = "Views" }) {
   const { path } = useLocation();
   const plain = (href) => decode(href.split("?")[0]).replace(/\/$/, "");

@@ -1,4 +1,4 @@
-// The time range of a view: named ones, or from and to; in the URL.
+// The control for the time range of a view, which is in the URL: a named range, or its start and end.
 
 import { html, useState } from "../lib/html.js";
 import { MAX_RANGE_DAYS, RANGES, isTooLong, setRange, useRange } from "../lib/format/time.js";
@@ -72,7 +72,7 @@ function FromTo({ range, onClose }) {
   `;
 }
 
-/** As <input type=datetime-local> has it. */
+/** Return a time in the form that <input type=datetime-local> takes. */
 function local(at) {
   const date = new Date(at * 1000);
   return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);

@@ -1,4 +1,5 @@
-// Short messages about what was done. toast("Key revoked"), toast("…", {tone: "bad"}); actions undo or show it.
+// Short messages about an action that was done: toast("Key revoked"), toast("…", {tone: "bad"}). Its own action may
+// undo it or show its result.
 
 import { html } from "../lib/html.js";
 import { Store, useStore } from "../lib/store.js";
@@ -8,7 +9,7 @@ const SHOWN_MS = 5000;
 const toasts$ = new Store([]);
 let last = 0;
 
-/** tone: good, bad or info. action: {label, onClick}, or {label, href}. */
+/** Show a message for a moment. tone: good, bad or info. action: {label, onClick}, or {label, href}. */
 export function toast(text, { tone = "good", action = null } = {}) {
   const id = ++last;
   toasts$.set([...toasts$.value.slice(-2), { id, text, tone, action }]);

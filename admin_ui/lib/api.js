@@ -1,34 +1,34 @@
 // The admin API over HTTP: every call of the dashboard goes through here.
 //
 // Paths are below /v1/organization, unless they begin with /admin/ or /v1/. Errors are ApiError, in words and with the
-// field at fault. Who is no longer signed in is sent to the sign-in page.
+// field at fault. A reader who is no longer signed in is sent to the sign-in page.
 
 const BASE = "/v1/organization";
 
-/** Codes of refusals that are about a password or a code just typed, not about the login. */
+/** Error codes about a password or code that was just typed, which do not mean that the login has ended. */
 const OF_A_PASSWORD = new Set(["invalid_credentials", "totp_required"]);
 
 let csrfToken = "";
 let whenSignedOut = () => {};
 
-/** Of the session: what requests that change something carry. */
+/** Set the CSRF token of the session, which is sent with requests that change something. */
 export function setCsrfToken(token) {
   csrfToken = token;
 }
 
-/** What to do when the server says that the login has ended. */
+/** Set the function to call when the server says that the login has ended. */
 export function onSignedOut(callback) {
   whenSignedOut = callback;
 }
 
 export class ApiError extends Error {
-  /** status 0: no answer came. param: the field at fault. */
+  /** status: 0 if no answer came. param: the field at fault. */
   constructor({ status, code = "", message, param = null, requestId = "", body = null }) {
     super(message);
     Object.assign(this, { status, code, param, requestId, body });
   }
 
-  /** The server knows no such route, or no such thing. */
+  /** Whether the route, or the object, does not exist. */
   get isMissing() {
     return this.status === 404;
   }
@@ -98,8 +98,8 @@ function parsed(text) {
 }
 
 /**
- * Send a Blob or a FormData, telling how far it is: onProgress(bytes sent, bytes in all). signal aborts it.
- * fetch tells no progress of what it sends.
+ * Send a Blob or a FormData. onProgress(bytes sent, bytes in all) is called meanwhile, which `fetch` cannot do for
+ * uploads. signal aborts the upload.
  */
 export function upload(path, body, { method = "POST", query, headers = {}, onProgress, signal } = {}) {
   return new Promise((resolve, reject) => {
@@ -123,7 +123,10 @@ export function upload(path, body, { method = "POST", query, headers = {}, onPro
   });
 }
 
-/** A file as a Blob, and the name that the server gives it; onProgress(bytes that have come). An end cut off throws. */
+/**
+ * Download a file; return it as a Blob with the name that the server gives it. onProgress(bytes received) is called
+ * meanwhile. Throws where the reply is cut off.
+ */
 export async function download(path, { query, onProgress, signal } = {}) {
   const unreachable = (message) => new ApiError({ status: 0, code: "unreachable", message });
   let response;
@@ -150,7 +153,7 @@ export async function download(path, { query, onProgress, signal } = {}) {
   return { name, blob: new Blob(parts, { type: response.headers.get("content-type") }) };
 }
 
-/** All items of a list in OpenAI's shape, page after page: `for await (const key of pages("/projects"))`. */
+/** Yield all items of a list in OpenAI's shape, page after page: `for await (const key of pages("/projects"))`. */
 export async function* pages(path, query = {}, { signal } = {}) {
   let after = null;
   do {

@@ -8,9 +8,9 @@ import { BUCKET_S } from "./format/time.js";
 const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
 
 /**
- * {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. While the range moves
- * on, or that failed, data is what it was; once the path, the query or the chosen range is another one, there is none
- * until it has come.
+ * Return {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is requested. While the
+ * range moves on with time, or if that fails, data stays; when the path, the query or the chosen range changes, data is
+ * undefined until the new data has come.
  */
 export function useBuckets(path, range, query = {}) {
   const asked = {
@@ -58,7 +58,7 @@ async function readAll(path, query, signal) {
   return buckets;
 }
 
-/** Each bucket's results as one row of sums, with the percentiles of its first result: {at, ...numbers}. */
+/** Return each bucket's results as one row of sums, with the percentiles of its first result: {at, ...numbers}. */
 export function summed(buckets) {
   return buckets.map(({ start_time: at, results }) => {
     const row = { at };
@@ -72,11 +72,11 @@ export function summed(buckets) {
   });
 }
 
-/** All values of one number, zero where a bucket has none. */
+/** Return one number of all rows, 0 where a bucket has none. */
 export const column = (rows, name) => rows.map((row) => row[name] ?? 0);
 
 export const sumOf = (rows, name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
 
-/** The requests of a row that came to their end. */
+/** Return the number of requests of a row that were completed. */
 export const numCompleted = (row) =>
   (row.num_requests ?? 0) - (row.num_errors ?? 0) - (row.num_cancelled ?? 0) - (row.num_refused ?? 0);

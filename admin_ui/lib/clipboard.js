@@ -1,6 +1,6 @@
 // Copying text, on pages without HTTPS too, where browsers offer no clipboard.
 
-/** Whether it worked. */
+/** Copy a text to the clipboard; return whether that worked. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

@@ -8,13 +8,17 @@ const places = new Map();
 
 session$.watch(({ state }) => state === "out" && places.clear());
 
-/** CSS colour of an entity (an id or a name): preferably its own by hash, else the least used by
- * others of its kind. */
+/**
+ * Return the CSS colour of an entity (an id or a name): that of its hash, or the least used one if others of its kind
+ * have it.
+ */
 export function colourOf(entity) {
   return `var(--series-${placeOf(String(entity)) + 1})`;
 }
 
-/** Colours of entities that are shown together: each its own, but for one that a sibling before it has already. */
+/**
+ * Return the colours of entities that are shown together: each its own colour, unless another of them has it already.
+ */
 export function coloursOf(entities) {
   const taken = new Set();
   return entities.map((entity) => {
@@ -39,7 +43,7 @@ function placeOf(entity) {
   return places.get(entity);
 }
 
-/** What stands before the first underscore of an id: only entities of one kind are told apart from each other. */
+/** Return the prefix of an id before its first underscore: only entities of one kind need different colours. */
 function kindOf(entity) {
   return entity.split("_")[0];
 }
@@ -50,7 +54,7 @@ function hash(text) {
   return value;
 }
 
-/** What a CSS colour, a variable too, is in numbers: canvases know no variables. */
+/** Return a CSS colour, which may be a variable, as numbers: canvases know no variables. */
 export function resolved(colour, element = document.body) {
   const probe = document.createElement("span");
   probe.style.color = colour;

@@ -1,4 +1,5 @@
-// Hooks that read the admin API: what was read before is shown at once and asked for again; leaving aborts.
+// Hooks that read the admin API. Data that was read before is shown at once and read again; leaving a view aborts its
+// requests.
 
 import { ApiError, get, pages, urlOf } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./html.js";
@@ -13,7 +14,7 @@ function keep(url, data) {
   if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
 }
 
-/** After a change: whatever was read below these paths is read again where it is shown. `invalidate("/projects")` */
+/** Read all shown data below these paths again, after a change: `invalidate("/projects")`. */
 export function invalidate(...paths) {
   const bases = paths.map((path) => urlOf(path));
   const hit = (url) => bases.some((base) => url.startsWith(base));
@@ -26,9 +27,9 @@ export function forgetAll() {
 }
 
 /**
- * One object: {data, error, loading, reload}. path null or empty: nothing is asked. While the same path loads with
- * another query, the data of the one before stays; it goes when that fails, unless only the time moved on. every: asks
- * again after so many ms. read(path, query, {signal}): in place of one GET.
+ * Read one object; return {data, error, loading, reload}. path null or empty: nothing is requested. While the same path
+ * loads with another query, the former data stays; it is dropped if that fails, unless only the time moved on. every:
+ * milliseconds between two reads. read(path, query, {signal}): takes the place of one GET.
  */
 export function useApi(path, query = {}, { every = 0, read = get } = {}) {
   const isAsked = Boolean(path);
@@ -92,7 +93,8 @@ export function useApi(path, query = {}, { every = 0, read = get } = {}) {
 }
 
 /**
- * A list to its end: {data: items, error, loading, reload}. For lists that people set one by one; others take pages.
+ * Read a whole list, page after page; return {data: items, error, loading, reload}. For lists that people fill one by
+ * one; others are read in pages.
  */
 export function useAll(path, query = {}, options = {}) {
   return useApi(path, query, { ...options, read: readAll });
@@ -104,7 +106,9 @@ async function readAll(path, query, options) {
   return found;
 }
 
-/** A list in OpenAI's shape: {items, error, loading, hasMore, more, reload}; `more()` adds the page that follows. */
+/**
+ * Read a list in OpenAI's shape; return {items, error, loading, hasMore, more, reload}. `more()` adds the next page.
+ */
 export function useList(path, query = {}, { limit = 50 } = {}) {
   const first = useApi(path, { limit, ...query });
   const [rest, setRest] = useState({ of: null, items: [], last: null, hasMore: false, error: null, loading: false });

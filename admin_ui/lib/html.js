@@ -1,4 +1,4 @@
-// The one import for what pages are written in: htm's templates over Preact, and its hooks.
+// The one import that pages need for markup: htm's templates over Preact, and Preact's hooks.
 
 import htm from "../vendor/htm.module.js";
 

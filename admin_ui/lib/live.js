@@ -1,4 +1,4 @@
-// Server-sent events of the admin API: one stream for all of the page, which can be paused, and comes back by itself.
+// Server-sent events of the admin API: one stream for the whole page, which can be paused, and reconnects by itself.
 //
 // A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs
 // together.
@@ -15,10 +15,12 @@ const TICK_MS = 15_000;
 const RETRY_MS = 30_000;
 const TRAFFIC_S = 5;
 
-/** "live" | "paused" | "connecting" | "off": off, the server has no such stream for the reader. */
+/**
+ * The state of the stream: "live" | "paused" | "connecting" | "off"; off if the server has no stream for the reader.
+ */
 export const live$ = new Store("connecting");
 
-/** Since when the gateway no longer answers, in Unix seconds; null while it does. */
+/** The time, in Unix seconds, since when the gateway does not answer; null while it answers. */
 const lost$ = new Store(null);
 
 const handlers = new Map(EVENTS.map((name) => [name, new Set()]));
@@ -27,7 +29,7 @@ let source = null;
 let timer = null;
 let retry = null;
 
-/** What of the API each topic of the change feed is about. */
+/** The API's paths whose data each topic of the change feed is about. */
 const PATHS_OF_TOPIC = {
   adapters: ["/projects", "/adapters", "/adapter_imports"],
   experiments: ["/projects"],
@@ -94,7 +96,7 @@ function close() {
   lost$.set(null);
 }
 
-/** When the reader signs out. */
+/** Stop the stream, when the reader signs out. */
 export function stop() {
   isWanted = false;
   close();
@@ -113,7 +115,7 @@ export function togglePaused() {
   }
 }
 
-/** What happened meanwhile was told to nobody: all that is shown is read again. */
+/** Read all shown data again, since changes meanwhile were missed, and open the stream. */
 function catchUp() {
   tick();
   invalidate("");
@@ -134,7 +136,7 @@ export function useLostSince() {
   return useStore(lost$);
 }
 
-/** Calls reload while requests come in, every few seconds at most. */
+/** Call reload while requests come in, every few seconds at most. */
 export function useWhileTraffic(reload) {
   const last = useRef({ at: 0, sums: null });
   useEffect(() => {
@@ -150,7 +152,7 @@ export function useWhileTraffic(reload) {
   }, [reload]);
 }
 
-/** Calls handler(data) for each event of this name while the component is there; none come while paused. */
+/** Call handler(data) for each event of this name while the component is mounted; none come while paused. */
 export function useLive(name, handler) {
   useEffect(() => {
     handlers.get(name).add(handler);

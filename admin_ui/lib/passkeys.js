@@ -2,17 +2,19 @@
 
 import { ApiError, get, post } from "./api.js";
 
-/** Whether a passkey can be used at this page: origin is what the server says of itself, null for nowhere. */
+/** Return whether a passkey can be used at this page. origin: the server's own origin, null if it has none. */
 export function isPossible(origin) {
   return origin === location.origin && Boolean(globalThis.PublicKeyCredential);
 }
 
-/** Whether passkeys can be used here at all, by the server's word. */
+/** Ask the server, and return whether passkeys can be used here. */
 export async function arePossible() {
   return isPossible((await get("/admin/v1/login")).passkey_origin);
 }
 
-/** Have a device prove who the reader is, which sets the login's cookie. Throws ApiError, or the browser's error. */
+/**
+ * Log in by a passkey of the reader's device, which sets the login's cookie. Throws ApiError, or the browser's error.
+ */
 export async function logIn() {
   const asked = await post("/admin/v1/login/passkey");
   const { rawId, response } = await navigator.credentials.get({
@@ -32,7 +34,7 @@ export async function logIn() {
   });
 }
 
-/** Have a device make a passkey and add it. code: of the authenticator, for who has one. */
+/** Have a device make a passkey, and add it. code: the authenticator's code, for readers who have one. */
 export async function add(name, password, code) {
   const asked = await post("/admin/v1/passkeys", { password, ...(code && { code }) });
   const { rawId, response } = await navigator.credentials.create({
@@ -55,9 +57,11 @@ export async function add(name, password, code) {
   });
 }
 
-/** What went wrong in words, where the browser or the device said it rather than the server.
+/**
+ * Return an error of the browser, the device or the server in words.
  *
- * other: words that take the place of the usual ones, by the error's name. */
+ * other: words that take the place of the usual ones, by the error's name.
+ */
 export function inWords(error, other = {}) {
   if (!(error instanceof DOMException)) return error;
   const words = {

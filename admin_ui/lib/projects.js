@@ -1,4 +1,5 @@
-// The projects that the reader sees, by id; and which one is looked at: of the path, of the query, or a member's own.
+// The projects that the reader may see, by id, and the current one: named by the path or the query, or a member's only
+// one.
 
 import { pages } from "./api.js";
 import { useEffect } from "./html.js";
@@ -10,7 +11,7 @@ const MAX_LISTED = 1000;
 const projects$ = new Store(null);
 let reading = null;
 
-/** A list of {id, name, status, …}, at most a thousand, null until they have come. */
+/** Return the list of {id, name, status, …}, at most a thousand; null until it has come. */
 export function useProjects() {
   const list = useStore(projects$);
   useEffect(() => {
@@ -19,7 +20,7 @@ export function useProjects() {
   return list;
 }
 
-/** Again, after one was added, renamed or ended. */
+/** Read the projects again, after one was added, renamed or ended. */
 export function readProjects() {
   reading ??= (async () => {
     const found = [];
@@ -36,7 +37,7 @@ export function readProjects() {
 
 session$.watch(({ state }) => state === "out" && projects$.set(null));
 
-/** name(id): of a project, or the id itself while names are unknown. */
+/** Return a function from a project's id to its name, or to the id while names are unknown. */
 export function useProjectNames() {
   const list = useProjects();
   return (id) => list?.find((project) => project.id === id)?.name ?? id ?? "–";
@@ -44,7 +45,7 @@ export function useProjectNames() {
 
 const IN_PATH = /^\/admin\/(?:(?:tenants|adapters)\/|experiments\/(?=[^/]+\/))([^/]+)/;
 
-/** Id of the project that is looked at, null for all of the organization. */
+/** Return the id of the current project; null for all of the organization. */
 export function useProjectId() {
   const { path, query } = useLocation();
   const inPath = path.match(IN_PATH)?.[1];
@@ -53,7 +54,7 @@ export function useProjectId() {
   return isMember() ? (session$.value.who.projects?.[0]?.id ?? null) : null;
 }
 
-/** Look at another one, null for all: the same view of it, where there is one. */
+/** Switch to another project, or to all with null: in the same view, if the view exists there. */
 export function lookAt(projectId) {
   const { pathname } = window.location;
   const [, before] = pathname.match(IN_PATH) ?? [];

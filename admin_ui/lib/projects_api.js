@@ -1,4 +1,4 @@
-// What views of one project share: its path in the API, what may be done to it, the currency of its money.
+// Functions that views of one project share: its path in the API, the reader's permissions in it, its currency.
 
 import { useApi } from "./data.js";
 import { can } from "./session.js";
@@ -8,15 +8,18 @@ const DAY_S = 86_400;
 
 export const pathOf = (projectId, rest = "") => `/projects/${encodeURIComponent(projectId)}${rest}`;
 
-/** may(permission): whether the reader may do it to this project; nothing can be changed in an archived one. */
+/**
+ * Return may(permission), which tells whether the reader has a permission in this project; an archived one cannot be
+ * changed.
+ */
 export function mayIn(projectId, project) {
   return (permission) =>
     can(permission, projectId) && (permission.endsWith(".read") || (!!project && project.status !== "archived"));
 }
 
 /**
- * What the project, or with null all of them, has cost since the first of the month in UTC, as the ledger's sums have
- * it: {nanos, currency, loading}.
+ * Return what the project, or with null all projects, has cost since the first of the month in UTC by the ledger's
+ * sums: {nanos, currency, loading}.
  */
 export function useMonthlyCost(projectId) {
   const today = Math.floor(now() / DAY_S) * DAY_S;

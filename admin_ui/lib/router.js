@@ -1,12 +1,14 @@
-// Where the reader is: path and query of the URL, over the history API. Every view and every state of a view is a URL.
+// The router: path and query of the URL, by the history API. Every view and every state of a view is a URL.
 //
-// Links are plain <a href="/admin/...">: clicks on them are taken here, so that they can be opened in a new tab as
-// well.
+// Links are plain <a href="/admin/...">: clicks on them are handled here, and they can also be opened in a new tab.
 
 import { Store, useStore } from "./store.js";
 
 export const ROOT = "/admin/";
-/** Kept from view to view, each group unless a link says otherwise: the time range, the project that is looked at. */
+/**
+ * Values of the query that stay from view to view, unless a link sets one of the group: the time range, and the
+ * project.
+ */
 const STICKY = [["range", "from", "to"], ["project"]];
 
 export const location$ = new Store(read());
@@ -23,7 +25,10 @@ export function useLocation() {
   return useStore(location$);
 }
 
-/** One value of the query, as [value, set]: `const [q, setQ] = useQuery("q", "")`. Its default is not written. */
+/**
+ * Return one value of the query as [value, set]: `const [q, setQ] = useQuery("q", "")`. The default is left out of the
+ * URL.
+ */
 export function useQuery(name, fallback = "") {
   const { query } = useLocation();
   const value = query.get(name) ?? fallback;
@@ -31,11 +36,12 @@ export function useQuery(name, fallback = "") {
 }
 
 /**
- * What is asked before the reader goes to another path: ask(go) returns true where it will call go later, if at all.
+ * The function that is called before the reader goes to another path. ask(go) returns true if it will call go later, or
+ * not at all.
  */
 let guard = null;
 
-/** Returns what takes the guard away again. */
+/** Set the guard; return a function that removes it. */
 export function setGuard(ask) {
   guard = ask;
   return () => {
@@ -44,8 +50,8 @@ export function setGuard(ask) {
 }
 
 /**
- * Go to a path of the dashboard (with or without query). replace: without an entry in the history, and without a
- * question.
+ * Go to a path of the dashboard (with or without query). replace: without a new entry in the history, and without
+ * calling the guard.
  */
 export function navigate(href, { replace = false } = {}) {
   const url = withSticky(new URL(href, window.location.href));
@@ -59,7 +65,10 @@ export function navigate(href, { replace = false } = {}) {
   }
 }
 
-/** Change values of the query; null removes one. It replaces the history's entry: going back leaves the view. */
+/**
+ * Change values of the query; null removes a value. The history's entry is replaced, so that going back leaves the
+ * view. push: add an entry instead.
+ */
 export function setQuery(changes, { push = false } = {}) {
   const url = new URL(window.location.href);
   for (const [name, value] of Object.entries(changes)) {
@@ -70,7 +79,7 @@ export function setQuery(changes, { push = false } = {}) {
   location$.set(read());
 }
 
-/** A link to this view with other values in its query; null removes one. */
+/** Return a link to this view with other values in its query; null removes a value. */
 export function here(changes) {
   const { path, query } = location$.value;
   const next = new URLSearchParams(query);
@@ -78,7 +87,7 @@ export function here(changes) {
   return `${path}?${next}`;
 }
 
-/** A path of the dashboard: segments are encoded. `to("tenants", id, "keys")` */
+/** Return a path of the dashboard, with encoded segments: `to("tenants", id, "keys")`. */
 export function to(...segments) {
   return ROOT + segments.map(encodeURIComponent).join("/");
 }
@@ -93,8 +102,8 @@ function withSticky(url) {
 }
 
 /**
- * What a table of routes has for a path: {route, params}, or null. Patterns are like "tenants/:project/keys"; the first
- * that fits counts. route.pattern is relative to the root.
+ * Return the route of a path in a table of routes, as {route, params}, or null. Patterns are like
+ * "tenants/:project/keys"; the first that fits counts. route.pattern is relative to the root.
  */
 export function match(routes, path) {
   const segments = path.slice(ROOT.length).split("/").filter(Boolean);
@@ -112,7 +121,7 @@ export function match(routes, path) {
   return null;
 }
 
-/** A part of a path as it was before `to` encoded it; as it is, where it is no such. */
+/** Return a segment of a path decoded; unchanged if it is not encoded correctly. */
 export function decode(segment) {
   try {
     return decodeURIComponent(segment);

@@ -103,7 +103,7 @@ export function mayOpen({ needs, organization }) {
   return needs === null || (organization ? can(needs) : canSomewhere(needs));
 }
 
-/** [title, href, icon, place, second key of "g …"] of the rail, for who is signed in. */
+/** Return the rail's entries for the signed-in reader: [title, href, icon, place, second key of "g …"]. */
 export function places(projectId) {
   if (session$.value.who?.must_set_up_totp) return [];
   if (isMember()) return ofMember(projectId ?? session$.value.who?.projects?.[0]?.id);

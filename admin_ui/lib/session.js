@@ -1,12 +1,12 @@
-// Who is signed in, and what they may do. What a role may not do is not shown; that it is not possible is the API's
-// part.
+// Who is signed in, with their permissions. Actions that a role does not allow are not shown; the API enforces
+// permissions.
 
 import * as api from "./api.js";
 import { forgetAll } from "./data.js";
 import { logIn } from "./passkeys.js";
 import { Store, useStore } from "./store.js";
 
-/** {state: "loading" | "in" | "out" | "unreachable", who}: who is the reply of GET /admin/v1/session. */
+/** The session: {state: "loading" | "in" | "out" | "unreachable", who}. who is the reply of GET /admin/v1/session. */
 export const session$ = new Store({ state: "loading", who: null });
 
 export async function readSession() {
@@ -20,7 +20,7 @@ export async function readSession() {
   }
 }
 
-/** code: of the authenticator, for who has one. Throws ApiError. */
+/** Sign in with a password. code: the authenticator's code, for people who have one. Throws ApiError. */
 export async function signIn(email, password, code) {
   await api.post("/admin/v1/login", { email, password, ...(code && { code }) });
   otherTabs?.postMessage("changed");
@@ -28,7 +28,7 @@ export async function signIn(email, password, code) {
   await readSession();
 }
 
-/** By a passkey, without password and code. Throws as `logIn` does. */
+/** Sign in by a passkey, without password and code. Throws as `logIn` does. */
 export async function signInByPasskey() {
   await logIn();
   otherTabs?.postMessage("changed");
@@ -36,7 +36,9 @@ export async function signInByPasskey() {
   await readSession();
 }
 
-/** Tabs share one cookie: what one does about the login, the others look up. */
+/**
+ * The channel between tabs, which share one cookie: when one tab signs in or out, the others read the session again.
+ */
 const otherTabs = globalThis.BroadcastChannel && new BroadcastChannel("lorikeet-login");
 otherTabs?.addEventListener("message", () => {
   forgetAll();
@@ -45,7 +47,9 @@ otherTabs?.addEventListener("message", () => {
 
 const endings = new Set();
 
-/** callback: what to end while the login still holds; signing out waits for it, and does not mind if it fails. */
+/**
+ * Add a function to call before signing out, while the login still holds. Signing out waits for it, even if it fails.
+ */
 export function beforeSignOut(callback) {
   endings.add(callback);
 }
@@ -73,7 +77,7 @@ function signedOut() {
 
 api.onSignedOut(signedOut);
 
-/** Whether the reader may do it in the whole organization, or in this project. */
+/** Return whether the reader has a permission in the whole organization, or in this project. */
 export function can(permission, projectId = null) {
   const who = session$.value.who;
   if (!who) return false;
@@ -81,13 +85,13 @@ export function can(permission, projectId = null) {
   return (who.projects ?? []).some((each) => each.id === projectId && each.permissions.includes(permission));
 }
 
-/** Whether they may do it anywhere: in the organization or in some project of theirs. */
+/** Return whether the reader has a permission anywhere: in the organization or in one of the projects. */
 export function canSomewhere(permission) {
   const who = session$.value.who;
   return can(permission) || (who?.projects ?? []).some((each) => each.permissions.includes(permission));
 }
 
-/** Whether they are of single projects only, a customer's people. */
+/** Return whether the reader belongs to single projects only, as a customer's people do. */
 export function isMember() {
   const who = session$.value.who;
   return who !== null && !who.role;

@@ -20,7 +20,7 @@ export class Store {
     for (const watcher of [...this.#watchers]) watcher(value);
   }
 
-  /** Calls watcher(value) with each new value, until the function that this returns is called. */
+  /** Call watcher(value) with each new value; return the function that ends this. */
   watch(watcher) {
     this.#watchers.add(watcher);
     return () => this.#watchers.delete(watcher);

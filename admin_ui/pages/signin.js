@@ -93,7 +93,7 @@ export default function SignIn() {
   `;
 }
 
-/** A button, where passkeys work at all. */
+/** The button to sign in by a passkey, shown if passkeys work here. */
 function ByPasskey() {
   const [possible, setPossible] = useState(false);
   const [busy, setBusy] = useState(false);

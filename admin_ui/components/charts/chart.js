@@ -9,15 +9,15 @@ import { Plot } from "./plot.js";
 import { SUMMED, Values } from "./values.js";
 
 /**
+ * A chart with its title and a toggle that shows the same data as a table.
  * times: Unix seconds, ascending. series: [{key, label, color, values}], values by time, null where there is none.
  * kind: "line", "area", "bars" (stacked), or "band": each series has lows and highs as well, and values may be
  * negative.
  * unit: how values are shown: count, tokens, ms, percent, change, or money with a currency; or shown(value) instead.
- * zoom
- * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values. when(time):
- * how a place on the axis is written where it is no instant; whenTitle: what such places are. step: seconds from one
- * time to the next, for pictures of a single one. span: [from, till] of the axis, where that is more than the times.
- * sums: whether the table has totals.
+ * zoom false: dragging does nothing. title and hint stand above the chart; note stands in place of a chart without
+ * values. when(time): the label of a place on an axis that is not of time; whenTitle: the name of that axis. step:
+ * seconds from one time to the next, for charts with a single time. span: [from, till] of the axis, where it is longer
+ * than the times. sums: whether the table has totals.
  */
 export function Chart({
   title,

@@ -1,4 +1,4 @@
-// What uPlot is told: axes, paths, cursor. Knows nothing of Preact.
+// The options of uPlot for a chart: axes, paths, cursor. Knows nothing of Preact.
 
 import uPlot from "../../vendor/uPlot.esm.js";
 
@@ -11,18 +11,18 @@ const toTheSecond = new Intl.DateTimeFormat(undefined, {
 });
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
-/** Of the widest label of the time axis, whose last one stands on the right edge. */
+/** Half of the width of the widest label of the time axis, whose last one is centered on the right edge. */
 const HALF_LABEL_PX = 24;
 
-/** Steps between the labels of what has no halves. */
+/** Steps between the labels of an axis of whole numbers. */
 const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros))
   .flat()
   .filter(Number.isInteger);
 
-/** Steps between the labels of places that are no instants, such as days since something. */
+/** Steps between the labels of an axis that is not of time, such as days since exposure. */
 const PLACES = [1, 2, 5, 7, 14, 28, 56, 91, 182, 364];
 
-/** Seconds between the labels of a time axis; more than a day by whole days. */
+/** Steps in seconds between the labels of a time axis; steps above a day are whole days. */
 export const INSTANTS = [
   ...[1, 2, 5, 10, 15, 30],
   ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
@@ -30,13 +30,13 @@ export const INSTANTS = [
   ...PLACES.map((days) => 86_400 * days),
 ];
 
-/** What the time axis shows: the span, with room for half a bar; around a single time one step. */
+/** Return [from, till] of the time axis: the span, with room for half a bar; one step around a single time. */
 function axisOf([from, till], room, step) {
   if (from === till) return [from - step / 2, till + step / 2]; // uPlot alone would show three years
   return [from - room, till + room];
 }
 
-/** Each series on top of those before it. */
+/** Return the columns with each series added to the ones before it. */
 export function stacked(columns) {
   const below = Array(columns[0]?.length ?? 0).fill(0);
   return columns.map((values) => values.map((value, place) => (below[place] += value ?? 0)));
@@ -54,10 +54,11 @@ export function timeLabels(_plot, splits, _axis, _space, step) {
 }
 
 /**
- * step: seconds from one time to the next. span(): [from, till] of the axis, which has all times in it. colours: one
- * per series, resolved. ink: {text, line, font}. shown(value): as text. when(time): of the axis, where its places are
- * no instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
- * onZoom(from, to). A band has three columns for each series: its highs, its lows, its values.
+ * Return uPlot's options. step: seconds from one time to the next. span(): [from, till] of the axis, which includes all
+ * times. colours: one per series, without CSS variables. ink: {text, line, font}. shown(value): the value as text.
+ * when(time): labels of an axis that is not of time. isWhole: values are whole numbers. bounds(): [low, high] of the
+ * value axis of a band chart. onHover({index, left, width} | null), onZoom(from, to). A band has three columns for each
+ * series: its highs, its lows, its values.
  */
 export function options({
   width,
@@ -150,7 +151,7 @@ export function options({
   };
 }
 
-/** Nothing differs there. */
+/** Draw the line at the value 0, where arms do not differ. */
 function lineAtZero({ ctx, bbox, valToPos }, colour) {
   const at = Math.round(valToPos(0, "y", true)) + 0.5;
   ctx.save();
@@ -163,7 +164,10 @@ function lineAtZero({ ctx, bbox, valToPos }, colour) {
   ctx.restore();
 }
 
-/** A band of a single time has no width: its interval is a line. first: the place of the series' highs. */
+/**
+ * Draw the interval of a band with a single time as a line, since the band has no width. first: the place of the
+ * series' highs.
+ */
 function loneInterval({ ctx, data, bbox, valToPos }, first, colour) {
   const [highs, lows] = [data[first], data[first + 1]];
   const [at, ...others] = highs.flatMap((high, place) => (high === null || lows[place] === null ? [] : [place]));
@@ -184,7 +188,7 @@ function loneIntervals(plot, colours) {
   for (const [place, colour] of colours.entries()) loneInterval(plot, 3 * place + 1, colour);
 }
 
-/** A single value is no line. */
+/** Return whether a series has one value, which would not show as a line. */
 const isAlone = (plot, series) =>
   plot.data[series].filter((value) => value !== null && value !== undefined).length === 1;
 

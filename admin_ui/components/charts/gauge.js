@@ -1,11 +1,12 @@
-// How much of a limit is used, reserved and free; or of anything that has an end.
+// A gauge that shows how much of a limit, or of anything with an end, is used, reserved and free.
 
 import * as format from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
 /**
- * max, used, reserved: numbers. shown(value): as text. label: of what. warn, bad: shares from which the colour says so.
- * compact: the bar alone, for tables. isLimit: of nothing it is full, however little is used.
+ * A gauge. max, used, reserved: numbers. shown(value): the value as text. label: what the gauge is about. warn, bad:
+ * shares from which the gauge has these colours. compact: only the bar, for tables. isLimit: a gauge with max 0 is
+ * full.
  */
 export function Gauge({
   label,

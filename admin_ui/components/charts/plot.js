@@ -1,4 +1,4 @@
-// A chart as uPlot draws it.
+// Draws a chart by uPlot, without title and table.
 
 import { resolved } from "../../lib/colours.js";
 import { html, useEffect, useMemo, useRef, useState } from "../../lib/html.js";
@@ -7,7 +7,7 @@ import uPlot from "../../vendor/uPlot.esm.js";
 import { options, stacked } from "./chart_options.js";
 import { Tooltip } from "./tooltip.js";
 
-/** Any number: where it is written in another way, the axis is, too. */
+/** A number whose formatted text tells whether the format has changed, so that the axis is drawn again. */
 const SAMPLE = 1234.5;
 
 export function Plot({ title, times, series, kind, height, shown, isWhole, zoom, when, step, span }) {
@@ -84,7 +84,10 @@ export function Plot({ title, times, series, kind, height, shown, isWhole, zoom,
   `;
 }
 
-/** What a picture of intervals shows: those of its newer half, and 0. Older ones are wider and run out of it. */
+/**
+ * Return [low, high] of a chart of intervals: those of its newer half, and 0. Older intervals are wider and are cut
+ * off.
+ */
 function boundsOf(series) {
   const shown = series
     .flatMap(({ values, lows = [], highs = [] }) =>
@@ -96,7 +99,7 @@ function boundsOf(series) {
   return [low - room, high + room];
 }
 
-/** Changes when the theme does: canvases have to be drawn anew. */
+/** Return a number that changes with the theme, since canvases have to be drawn again. */
 function useLook() {
   const [round, setRound] = useState(0);
   useEffect(() => {

@@ -3,7 +3,8 @@
 import { html } from "../../lib/html.js";
 
 /**
- * value: a <Num>, a <Money> or text. values: for the small line beneath. hint: a second line. tone: good, warn or bad.
+ * A number with a title. value: a <Num>, a <Money> or text. values: numbers for a sparkline beneath. hint: a second
+ * line. tone: good, warn or bad.
  */
 export function Stat({ title, value, hint, values, color = "var(--accent)", href, tone = "" }) {
   const inside = html`
@@ -28,7 +29,7 @@ export function Stats({ children }) {
 const WIDTH = 120;
 const HEIGHT = 28;
 
-/** values: numbers or null. It shows a shape only: the numbers are beside it. */
+/** A sparkline. values: numbers or null. It shows only the shape of the values, since the numbers stand beside it. */
 export function Sparkline({ values, color = "var(--accent)" }) {
   const max = Math.max(...values.map((value) => value ?? 0), 0);
   if (values.length < 2 || max === 0)

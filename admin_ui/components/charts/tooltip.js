@@ -1,4 +1,4 @@
-// What a chart shows of the instant under the pointer.
+// The tooltip of a chart: the values at the time under the pointer.
 
 import { html } from "../../lib/html.js";
 import { short, utc } from "../../lib/format/time.js";

@@ -3,14 +3,16 @@
 const NANOS = 1_000_000_000;
 const AMOUNT = /^(\d{0,9})(?:[.,](\d{0,9}))?$/;
 
-/** "0.25" as nanos; null for what is no amount, or has more than nine places. */
+/**
+ * Return an amount such as "0.25" in nanos; null for a text that is no amount, or has more than nine decimal places.
+ */
 export function toNanos(text) {
   const match = AMOUNT.exec(String(text).trim());
   if (!match || !(match[1] || match[2])) return null;
   return Number(match[1] || 0) * NANOS + Number((match[2] ?? "").padEnd(9, "0"));
 }
 
-/** Nanos as they are typed: "0.25", without zeros that say nothing. */
+/** Return nanos as a person types them, such as "0.25", without trailing zeros. */
 export function fromNanos(nanos) {
   const digits = String(nanos).padStart(10, "0");
   const fraction = digits.slice(-9).replace(/0+$/, "");

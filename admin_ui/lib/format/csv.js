@@ -1,6 +1,6 @@
 // Tables as CSV (RFC 4180). A cell that a spreadsheet would run as a formula is quoted with an apostrophe.
 
-/** As `FORMULA_STARTS` of the server's exports. */
+/** The first characters by which spreadsheets know a formula, as in `FORMULA_STARTS` of the server's exports. */
 const FORMULA = /^[=+\-@\t\r\n'＝＋－＠]/;
 
 export function csv(header, rows) {

@@ -3,7 +3,7 @@
 const LOCALE = undefined; // the reader's
 const exact = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 9 });
 
-/** 950, 12.3k, 4.56M, 1.2B: three significant digits. */
+/** Return a count with three significant digits: 950, 12.3k, 4.56M, 1.2B. */
 export function count(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -23,7 +23,7 @@ function significant(value, digits = 3) {
   return new Intl.NumberFormat(LOCALE, { maximumSignificantDigits: digits }).format(value);
 }
 
-/** Money of integer nano-units: three significant digits below a thousand, whole cents above. */
+/** Return an amount in nano-units as text: three significant digits below a thousand, whole cents above. */
 export function money(nanos, currency = "USD") {
   if (nanos === null || nanos === undefined) return "–";
   const value = nanos / 1e9;
@@ -36,7 +36,7 @@ export function money(nanos, currency = "USD") {
   );
 }
 
-/** With its currency's code, to the last nano-unit. */
+/** Return an amount in nano-units as text with the currency's code, to the last nano-unit. */
 export function exactMoney(nanos, currency = "USD") {
   if (nanos === null || nanos === undefined) return "–";
   const digits = String(Math.abs(Math.trunc(nanos))).padStart(10, "0");
@@ -44,7 +44,7 @@ export function exactMoney(nanos, currency = "USD") {
   return `${nanos < 0 ? "−" : ""}${digits.slice(0, -9)}.${fraction} ${currency.toUpperCase()}`;
 }
 
-/** Milliseconds: 0.42 ms, 18 ms, 1.24 s, 2 min 5 s. */
+/** Return milliseconds as text: 0.42 ms, 18 ms, 1.24 s, 2 min 5 s. */
 export function ms(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1000) return `${significant(value, value < 10 ? 2 : 3)} ms`;
@@ -68,7 +68,7 @@ const LENGTHS = [
   [1, "second"],
 ];
 
-/** A length of time that somebody chose, in whole seconds: 5 minutes, 2 hours, 7 days, 1 day and 12 hours. */
+/** Return a duration in whole seconds as text: 5 minutes, 2 hours, 7 days, 1 day and 12 hours. */
 export function duration(whole) {
   if (!Number.isFinite(whole)) return "–";
   let left = Math.round(whole);
@@ -81,7 +81,7 @@ export function duration(whole) {
   return parts.length < 2 ? (parts[0] ?? "0 seconds") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
 }
 
-/** A share from 0 to 1: 0.42 %, 12.3 %, 99.99 %. What is less than all is never shown as 100 %. */
+/** Return a share from 0 to 1 as text: 0.42 %, 12.3 %, 99.99 %. A share below 1 is never shown as 100 %. */
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   const value = share * 100;
@@ -89,7 +89,7 @@ export function percent(share) {
   return `${significant(value, digits)} %`;
 }
 
-/** A relative difference, 1 being twice as much: +4.2 %, −0.31 %. */
+/** Return a relative difference as text, where 1 means twice as much: +4.2 %, −0.31 %. */
 export function change(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   const value = share * 100;

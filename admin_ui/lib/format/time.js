@@ -23,10 +23,10 @@ export const DEFAULT_RANGE = "24h";
 export const BUCKET_S = { "1m": MINUTE, "1h": HOUR, "1d": DAY };
 const MAX_RANKED_BUCKETS = 60;
 
-/** What is longer than that, the API does not rank. */
+/** Return whether a range is too long for the API, which ranks at most MAX_RANGE_DAYS. */
 export const isTooLong = (from, till) => till - from > MAX_RANGE_DAYS * DAY;
 
-/** Ticks forward while live: what relative ranges end at. */
+/** The time at which relative ranges end. It moves on while live updates run. */
 export const clock$ = new Store(now());
 
 export function tick() {
@@ -34,8 +34,8 @@ export function tick() {
 }
 
 /**
- * The range of the view: {start, end, bucket, name, label}, in Unix seconds; end is excluded and on a bucket's border.
- * bucket: the width ("1m", "1h", "1d") that gives a picture of 60 to 400 points.
+ * Return the range of the view, {start, end, bucket, name, label}, in Unix seconds; end is excluded, and lies on a
+ * bucket's border. bucket: the width ("1m", "1h", "1d") with which a chart has 60 to 400 points.
  */
 export function useRange() {
   const { query } = useLocation();
@@ -70,7 +70,8 @@ export function rangeOf(query, at = now()) {
 }
 
 /**
- * What a range begins at, so that what GET /traffic/top ranks, in fewer and wider buckets, is what the picture shows.
+ * Return the multiple of seconds at which a range begins, so that charts and GET /traffic/top, whose buckets are fewer
+ * and wider, cover the same time.
  */
 function borderOf(seconds, bucket) {
   if (seconds <= MAX_RANKED_BUCKETS * BUCKET_S[bucket]) return BUCKET_S[bucket];
@@ -87,7 +88,7 @@ function onBorders(start, end, size) {
   return { start: isTooLong(first, last) ? first + size : first, end: last };
 }
 
-/** A named range, or from and to. */
+/** Set the range of the view: by name, or by its start and end. */
 export function setRange({ name = null, from = null, to = null }) {
   setQuery(
     { range: name === DEFAULT_RANGE ? null : name, from: from && Math.floor(from), to: to && Math.ceil(to) },
@@ -95,7 +96,7 @@ export function setRange({ name = null, from = null, to = null }) {
   );
 }
 
-/** The query of links that should show the same range. */
+/** Return the query of links that lead to the same range. */
 export function rangeQuery() {
   const kept = new URLSearchParams();
   for (const name of ["range", "from", "to"]) {
@@ -125,7 +126,7 @@ const formats = {
   utcDay: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" }),
 };
 
-/** 22 Nov, 13:40; of another year with it. */
+/** Return a time such as "22 Nov, 13:40", with the year if it is another one. */
 export function short(at) {
   const date = new Date(at * 1000);
   return (date.getFullYear() === new Date().getFullYear() ? formats.short : formats.withYear).format(date);
@@ -139,7 +140,7 @@ export function day(at) {
   return formats.day.format(new Date(at * 1000));
 }
 
-/** 22 Nov, the day in UTC. */
+/** Return the day of a time in UTC, such as "22 Nov". */
 export function utcDay(at) {
   return formats.utcDay.format(new Date(at * 1000));
 }
@@ -151,7 +152,7 @@ export function utc(at) {
     .replace(/\.\d+Z/, "")} UTC`;
 }
 
-/** "3 min ago", "in 2 h". */
+/** Return a time relative to now: "3 min ago", "in 2 h". */
 export function ago(at, from = now()) {
   const seconds = Math.abs(from - at);
   const text =

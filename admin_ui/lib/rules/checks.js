@@ -1,4 +1,4 @@
-// What is wrong with what was typed, as a sentence for its field; undefined where it is right.
+// Checks of typed values: each returns a sentence that says what is wrong, or undefined if the value is right.
 
 const MODEL_NAME = /^[a-z0-9][a-z0-9._-]*$/;
 const MAX_NAME_CHARS = 64;
@@ -9,11 +9,11 @@ export const given = (text, sentence) => (String(text).trim() ? undefined : sent
 
 export const named = (text) => given(text, "Give it a name.");
 
-/** A text of at most so many characters: what is typed beyond them is not cut off in silence. */
+/** Check that a text has at most so many characters; the field does not cut it off. */
 export const notLonger = (text, most) =>
   [...text.trim()].length > most ? `It has ${[...text.trim()].length} characters, and ${most} at most.` : undefined;
 
-/** What an adapter or an alias may be called. */
+/** Check the name of an adapter or of an alias. */
 export const modelName = (text) =>
   named(text) ??
   notLonger(text, MAX_NAME_CHARS) ??
@@ -26,7 +26,7 @@ export const address = (text) =>
   given(text, "Give an e-mail address.") ??
   (EMAIL.test(text.trim()) ? undefined : "That is no e-mail address, such as ann@example.com.");
 
-/** An address of the web, without a user's name in it. */
+/** Check a web address, which must not have a user's name in it. */
 export function webAddress(text) {
   const { protocol, username, password } = URL.canParse(text.trim()) ? new URL(text.trim()) : {};
   return ["http:", "https:"].includes(protocol) && !username && !password
@@ -34,7 +34,7 @@ export function webAddress(text) {
     : "Give an address that begins with https:// or http://, such as https://example.com, without a user name.";
 }
 
-/** A number of this range. Empty is none, which is right. */
+/** Check a number within a range. An empty text is right: no number is given. */
 export function number(text, { min, max }) {
   if (String(text).trim() === "") return undefined;
   if (!NUMBER.test(String(text).trim())) return "Give a number, such as 0.5.";
@@ -43,7 +43,7 @@ export function number(text, { min, max }) {
   return value > max ? `It is at most ${max}.` : undefined;
 }
 
-/** A whole number of this range. Empty is none: right where it is optional. */
+/** Check a whole number within a range. An empty text is right if the number is optional. */
 export function whole(text, { min = 0, max = Number.MAX_SAFE_INTEGER, optional = false } = {}) {
   if (String(text).trim() === "") return optional ? undefined : "Give a whole number.";
   if (!/^[-+]?\d+$/.test(String(text).trim()))

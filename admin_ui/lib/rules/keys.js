@@ -6,7 +6,7 @@ const PAIR_MS = 1200;
 const shortcuts = new Map();
 let first = null;
 
-/** While the component is there: keys "?" or "g t" call the handler; title is what the help says. */
+/** Call the handler at keys such as "?" or "g t" while the component is mounted. title: the text in the help. */
 export function useShortcut(keys, title, handler) {
   useEffect(() => {
     const shortcut = { title, handler };
@@ -15,7 +15,7 @@ export function useShortcut(keys, title, handler) {
   });
 }
 
-/** [keys, title] of all that act now. */
+/** Return [keys, title] of all active shortcuts. */
 export function shortcutList() {
   return [...shortcuts].map(([keys, { title }]) => [keys, title]);
 }

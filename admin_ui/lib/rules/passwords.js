@@ -4,7 +4,7 @@ const LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"; // none that look like anoth
 const GROUPS = 4;
 const GROUP_LETTERS = 5;
 
-/** 100 random bits as four groups: "k7mzq-…". */
+/** Return a password of 100 random bits in four groups: "k7mzq-…". */
 export function newPassword() {
   const random = crypto.getRandomValues(new Uint8Array(GROUPS * GROUP_LETTERS));
   const letters = [...random].map((byte) => LETTERS[byte % LETTERS.length]).join("");

@@ -16,12 +16,12 @@ export const PROJECT_ROLES = {
   viewer: "Viewer: sees all but who changed what, changes nothing",
 };
 
-/** [[role, title], …] that the reader may give: nobody gives more than they have. */
+/** Return [[role, title], …] of the roles that the reader may give: nobody gives a role above their own. */
 export function roleOptions(titles, projectId = null) {
   return Object.entries(titles).filter(([role]) => role !== "owner" || can("owners.write", projectId));
 }
 
-/** Whether the reader may change or take away this role. */
+/** Return whether the reader may change this role of somebody, or take it away. */
 export const mayTouch = (role, projectId = null) => role !== "owner" || can("owners.write", projectId);
 
 export const roleName = (role) => (role ? role[0].toUpperCase() + role.slice(1) : "Member");

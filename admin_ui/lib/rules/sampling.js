@@ -19,8 +19,8 @@ const CHECKS = {
 };
 
 /**
- * texts: by name, of which only the numbers above are looked at; empty is none. {name: sentence} of those that are
- * wrong.
+ * Return {name: sentence} of the sampling numbers that are wrong. texts: by name; an empty text means that none is
+ * given, and other names are ignored.
  */
 export function checkSampling(texts) {
   const wrong = Object.entries(CHECKS).map(([name, check]) => [name, name in texts ? check(texts[name]) : undefined]);

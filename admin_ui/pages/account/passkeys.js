@@ -15,7 +15,7 @@ import { html, useEffect, useState } from "../../lib/html.js";
 import { add, arePossible, inWords } from "../../lib/passkeys.js";
 import { readSession } from "../../lib/session.js";
 
-/** hasCode: whether the reader has an authenticator, whose code is asked for as well. */
+/** The reader's passkeys. hasCode: whether the reader has an authenticator, whose code is asked for as well. */
 export function Passkeys({ hasCode }) {
   const list = useApi("/admin/v1/passkeys");
   const [act, setAct] = useState(null);

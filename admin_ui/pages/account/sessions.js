@@ -80,7 +80,7 @@ export function Sessions() {
   `;
 }
 
-/** What people call it: "Chrome on Linux". */
+/** Return a browser's name from its user agent, such as "Chrome on Linux". */
 function browser(userAgent) {
   const name = userAgent.match(/Edg|Firefox|Chrome|Safari|curl|python/i)?.[0] ?? "Unknown";
   if (/curl|python/i.test(name)) return `A program (${name})`;

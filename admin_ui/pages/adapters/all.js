@@ -4,7 +4,7 @@ import { useApi, useList } from "../../lib/data.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { can, canSomewhere } from "../../lib/session.js";
 
-/** A list as useList gives it, with the project of each. */
+/** Return the adapters as useList does, each with the id of its project. */
 export function useAdapters(projectId) {
   const list = useList(projectId ? pathOf(projectId, "/adapters") : "/adapters", {}, { limit: 100 });
   return { ...list, items: list.items?.map((adapter) => ({ project_id: projectId, ...adapter })) };
@@ -14,7 +14,8 @@ const MAX_TOP = 100;
 const NONE = { num_requests: 0, num_errors: 0 };
 
 /**
- * traffic(adapter id): its row of the most active ones in a range, null if others are so many; null while nobody knows.
+ * Return traffic(adapter id), the adapter's row of GET /traffic/top in a range: null if MAX_TOP others are busier.
+ * Returns null until the rows have come.
  */
 export function useTraffic(range) {
   const may = canSomewhere("billing.read");
@@ -30,7 +31,7 @@ export function useTraffic(range) {
   return rows ? (id) => rows.find((row) => row.id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
 }
 
-/** loaded(adapter id): on how many engines it is, or null for who may not see the engines. */
+/** Return loaded(adapter id), the engines that hold an adapter; null for readers who may not see the engines. */
 export function useResidency() {
   const engines = useApi(can("organization.read") ? "/engines" : null, {}, { every: 10_000 });
   const list = engines.data?.data;

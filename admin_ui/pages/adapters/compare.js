@@ -11,7 +11,7 @@ import { short } from "../../lib/format/time.js";
 import { pathOf } from "./paths.js";
 import { byProjection } from "./report.js";
 
-/** compared: "2..3", the versions' numbers. */
+/** The comparison of two versions. compared: the numbers of the versions, such as "2..3". */
 export function Compare({ adapter, versions, compared, onClose }) {
   const [left, right] = compared.split("..");
   const path = (version) => `${pathOf(adapter.project_id, adapter.name)}/versions/${encodeURIComponent(version)}`;
@@ -87,7 +87,7 @@ export function Compare({ adapter, versions, compared, onClose }) {
   `;
 }
 
-/** [{name, before, after, differs}], in words. */
+/** Return [{name, before, after, differs}] of two versions, in words. */
 export function differences(before, after) {
   const [left, right] = [facts(before), facts(after)];
   return [...new Set([...Object.keys(left), ...Object.keys(right)])].map((name) => ({

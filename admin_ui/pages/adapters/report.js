@@ -1,4 +1,4 @@
-// What an inspection found, in words; and, of an adapter that was refused, what to do about each reason.
+// The findings of an inspection in words; for a refused adapter also what to do about each reason.
 
 import { Notice } from "../../components/feedback.js";
 import { Facts, Section } from "../../components/page.js";
@@ -6,7 +6,7 @@ import { Table } from "../../components/table.js";
 import * as format from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
-/** report, probe: of a version. */
+/** The findings about a version. report, probe: as the API has them. */
 export function Report({ report, probe }) {
   return html`
     <div class="stack">
@@ -34,7 +34,7 @@ export function Report({ report, probe }) {
   `;
 }
 
-/** One row for each projection: in how many layers, and how large its matrices are. */
+/** Return one row for each projection: the number of layers that have it, and the size of its matrices. */
 export function byProjection(report) {
   const rows = new Map();
   for (const module of report.modules ?? []) {
@@ -68,7 +68,7 @@ export function byProjection(report) {
 
 const listed = (values) => [...values].join(", ");
 
-/** "Adapts q_proj and v_proj in 2 layers, …": one sentence. */
+/** Return a report as one sentence, such as "Adapts q_proj and v_proj in 2 layers, …". */
 export function inWords(report) {
   const rows = byProjection(report);
   const names = rows.map(({ projection }) => projection);
@@ -115,7 +115,7 @@ function Inspection({ report }) {
   `;
 }
 
-/** What a person can do about a reason, by what the reason says. */
+/** Advice on each reason for a rejection, by a pattern of the reason's text. */
 const ADVICE = [
   [
     /LORIKEET_MAX_ADAPTER_RANK/,
@@ -162,7 +162,9 @@ export function adviceOn(reason) {
   return ADVICE.find(([pattern]) => pattern.test(reason))?.[1] ?? null;
 }
 
-/** message: of the error or the version: every reason, in one sentence. */
+/**
+ * The reasons for a rejection, with advice. message: the error's or the version's, with every reason in one sentence.
+ */
 export function Rejection({ message, title = "The adapter was refused" }) {
   const reasons = (message ?? "")
     .replace(/^The adapter was refused: /, "")

@@ -115,7 +115,7 @@ function ByVersion({ versions, adapter }) {
 
 const SUMS = ["num_requests", "num_errors", "input_tokens", "output_tokens", "cost_nanos"];
 
-/** A row for each version, with its results by bucket as `values`. */
+/** Return a row for each version, with its results by bucket as `values`. */
 export function byVersion(buckets) {
   const rows = new Map();
   buckets.forEach(({ results }, place) => {

@@ -18,7 +18,7 @@ const MAX_FILES = 100;
 const isUsable = ({ scopes, revoked_at: revoked, suspended_at: suspended, expires_at: expires }) =>
   !revoked && !suspended && (!expires || expires > now()) && scopes.includes("inference");
 
-/** file: one that is there, or undefined. */
+/** The dialog that makes a batch. file: a stored file to run, or undefined. */
 export function NewBatch({ projectId, file, onClose }) {
   const keys = useAll(pathOf(projectId, "/api_keys"));
   const usable = (keys.data ?? []).filter(isUsable);
@@ -129,7 +129,7 @@ function Source({ form, inputs, sent }) {
   `;
 }
 
-/** Files to choose from by name, size and time. Those that read alike have their ids as well. */
+/** Return files as options with name, size and time; options that read alike also have their ids. */
 function choicesOf(files) {
   const words = files.map((each) => `${each.name}, ${bytes(each.bytes)}, ${long(each.created_at)}`);
   const isAlone = (word) => words.indexOf(word) === words.lastIndexOf(word);

@@ -7,7 +7,7 @@ import { bytes } from "../../lib/format/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
 import { save } from "../../lib/save.js";
 
-/** title: on the button; without it an icon alone. */
+/** A download button. title: the button's text; without it the button is an icon. */
 export function Download({ path, name, title, kind }) {
   const [size, setSize] = useState(null);
   const leave = useRef(null);

@@ -14,7 +14,7 @@ import { Download } from "./download.js";
 
 const PURPOSES = { batch: "input of a batch", batch_output: "result of a batch" };
 
-/** onRun(file): a batch of it is wanted. */
+/** A tenant's files. onRun(file): called to make a batch of a file. */
 export function Files({ projectId, may, onRun }) {
   if (!may("content.read")) return null;
   return html`

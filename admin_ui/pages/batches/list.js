@@ -88,7 +88,7 @@ export default function Batches({ params }) {
   `;
 }
 
-/** The rows, those that have not ended as they are now. */
+/** Return the rows, with batches that have not ended kept up to date. */
 function useMoving(projectId, rows) {
   const moves = rows?.some(isOpen);
   const { data } = useApi(moves ? pathOf(projectId, "/batches") : null, { limit: 50 }, { every: EVERY_MS });

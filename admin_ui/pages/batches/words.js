@@ -14,7 +14,7 @@ const WORDS = {
   cancelling: "being cancelled",
 };
 
-/** Whether a batch can still change. */
+/** Return whether a batch can still change. */
 export const isOpen = ({ status }) => OPEN.includes(status);
 export const mayCancel = ({ status }) => ["validating", "in_progress"].includes(status);
 export const toneOf = ({ status }) => TONES[status];
@@ -36,7 +36,7 @@ const REASONS = {
 
 export const reasonOf = (code) => REASONS[code] ?? "The line in the error file says more";
 
-/** lines_per_s as people read it: of slow batches, lines a minute or an hour. */
+/** Return a batch's lines_per_s as text; slow batches have lines per minute or per hour. */
 export function paceOf({ lines_per_s: pace }) {
   if (!pace) return "";
   if (pace >= 1) return `${pace.toFixed(pace < 10 ? 1 : 0)} lines/s`;
@@ -46,7 +46,7 @@ export function paceOf({ lines_per_s: pace }) {
 const roughly = (left) =>
   format.seconds(left < 60 ? Math.ceil(left) : left < 3600 ? 60 * Math.ceil(left / 60) : 600 * Math.ceil(left / 600));
 
-/** When it ended or is expected to. */
+/** The time at which a batch ended or is expected to end. */
 export function End({ batch }) {
   if (batch.ended_at) return html`<${Time} at=${batch.ended_at} relative />`;
   if (!batch.expected_at)
@@ -54,7 +54,7 @@ export function End({ batch }) {
   return html`<span class="num">in ${roughly(Math.max(1, batch.expected_at - now()))}</span>`;
 }
 
-/** How many lines have a result, as a bar: completed, then failed. */
+/** A bar of the lines of a batch that have a result: completed, then failed. */
 export function Progress({ batch, compact = false }) {
   const { total, completed, failed } = batch;
   const share = (number) => ({ width: `${total ? (100 * number) / total : 0}%` });

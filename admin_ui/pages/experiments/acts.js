@@ -165,7 +165,7 @@ export function Decide({ projectId, experiment: { id, name, model, arms, analysi
   `;
 }
 
-/** A model string, and what the arm sets beside it. */
+/** A target's model string, with the settings that the arm sets beside it. */
 const Target = ({ target }) => html`
   <code>${target.model}</code>
   ${settingsInWords(target) && ` with ${settingsInWords(target)}`}

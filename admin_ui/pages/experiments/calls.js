@@ -28,7 +28,7 @@ const UNTIL = {
   stopped: "until an arm is chosen",
 };
 
-/** What the name answered is over: it is what the alias stands for by now. */
+/** What the model string of a decided experiment answers now: the alias that took the experiment's place. */
 function Decided({ projectId, experiment }) {
   const { model, decided_arm: decided, arms } = experiment;
   const aliases = useAll(pathOf(projectId, "/aliases"));
@@ -57,7 +57,7 @@ function Decided({ projectId, experiment }) {
   `;
 }
 
-/** What an alias stands for, as a model string or in words. */
+/** Return what an alias points at, as a model string or in words. */
 function answerOf({ target_kind: kind, experiment, pool, adapter, version }) {
   if (kind === "experiment") return `the experiment ${experiment}`;
   if (kind === "route") return "a route";
@@ -111,7 +111,7 @@ function Undecided({ projectId, experiment, own }) {
   `;
 }
 
-/** As a program sends it, with the unit where the experiment looks for it. */
+/** Return a request as a curl line, with the unit where the experiment looks for it. */
 function requestLine({ model, unit: { from } }) {
   const isKey = from === "metadata" || from.startsWith("metadata.");
   const named =

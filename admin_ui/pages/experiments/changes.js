@@ -18,8 +18,8 @@ import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, partsInW
 const PARTS_OF_A_PERCENT = 100;
 
 /**
- * experiment: as the dialog showed it first, not as it is by now: a change of what somebody else changed meanwhile is
- * refused.
+ * Change an experiment. The version is that of the experiment as the dialog first showed it, so that the change is
+ * refused if somebody else has changed the experiment meanwhile.
  */
 async function change(projectId, { id, version }, body) {
   try {
@@ -38,7 +38,7 @@ async function change(projectId, { id, version }, body) {
   }
 }
 
-/** All arms as a change has to name them. */
+/** Return all arms in the form that a change has to give. */
 const armsOf = ({ arms }) => arms.map(({ name, weight, ended, target }) => ({ name, weight, ended, target }));
 
 export function SetCoverage({ projectId, experiment, onClose }) {

@@ -27,7 +27,7 @@ import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";
 
 const EVERY_MS = 10_000;
 const ACTS = { start: Start, pause: Pause, stop: Stop, decide: Decide, archive: Archive, remove: DeleteDraft };
-/** These change what they show, and so go by the experiment as it was when they were opened. */
+/** Dialogs that change what they show; each gets the experiment as it was when the dialog was opened. */
 const CHANGES = {
   coverage: SetCoverage,
   weights: SetWeights,
@@ -120,7 +120,7 @@ function Lead({ experiment, look }) {
   `;
 }
 
-/** Why it is not as its people left it. */
+/** Notices of changes that the experiment made by itself, such as a pause. */
 function Why({ experiment }) {
   const { state, why, enrolling, next_weights: next } = experiment;
   return html`

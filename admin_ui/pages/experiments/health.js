@@ -69,7 +69,10 @@ export function Health({ projectId, experiment }) {
 
 const total = (reasons) => Object.values(reasons).reduce((sum, number) => sum + number, 0);
 
-/** Of treatments' units alone: the control has nothing that could be missing. */
+/**
+ * Return the share of treatments' units that got all of their treatment. The control's units do not count, since they
+ * have none to miss.
+ */
 function complied({ arms }) {
   const treated = arms.slice(1).filter(({ compliance }) => compliance !== null);
   const units = treated.reduce((sum, each) => sum + each.units, 0);

@@ -23,7 +23,7 @@ import { hasResults, isOpen, isProven, percentsSpaced, stateInWords } from "./wo
 const EVERY_MS = 10_000;
 const MAX_LOOKS = 20;
 
-/** All experiments of a project, the newest first, and what the latest look at those that go on showed: {…, look}. */
+/** Return all experiments of a project, the newest first; those that go on have `look`, their latest results. */
 async function readWithLooks(path, query, { signal }) {
   const found = [];
   for await (const experiment of pages(path, query, { signal })) found.push(experiment);
@@ -82,7 +82,10 @@ function Lead({ rows, name }) {
   `;
 }
 
-/** Its days are over and a metric that decides is proven to differ, or nobody has chosen after the stop. */
+/**
+ * Return whether an experiment waits for a decision: its days are over and a deciding metric is proven to differ, or it
+ * was stopped without a choice.
+ */
 function waits({ state, look }) {
   if (state === "stopped" || !isOpen({ state })) return state === "stopped";
   return !!look?.may_decide && look.comparisons.some(isProven);

@@ -1,4 +1,4 @@
-// Where an experiment is in the admin API.
+// The paths of an experiment in the admin API.
 
 import { pathOf } from "../../lib/projects_api.js";
 

@@ -23,7 +23,7 @@ export function ExperimentTabs({ projectId }) {
   `;
 }
 
-/** Behind the name of the first arm, unless that says it. */
+/** The badge "control" behind the first arm's name, unless that is its name. */
 export const IsControl = ({ name, place }) => place === 0 && name !== "control" && html`<${Badge}>control<//>`;
 
 export function ChooseTenant() {

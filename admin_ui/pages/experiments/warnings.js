@@ -1,11 +1,11 @@
-// What may be wrong with an experiment and nothing refuses yet: in the words of the API, which also tells them on the
-// command line.
+// Warnings about an experiment that do not refuse anything yet, in the words of the API, which the command line shows
+// as well.
 
 import { Notice } from "../../components/feedback.js";
 import { html } from "../../lib/html.js";
 import { percentsSpaced } from "./words.js";
 
-/** experiment: as the API gives it by its id; lists have no warnings. */
+/** The warnings of an experiment. experiment: as the API returns it by its id; lists have no warnings. */
 export function Warnings({ experiment: { state, warnings } }) {
   if (!warnings?.length) return null;
   return html`

@@ -3,7 +3,7 @@
 
 import * as format from "../../lib/format/format.js";
 
-/** By name: title, how its values are shown, and what one value is of. */
+/** Built-in metrics by name: the title, the format of values, and what one value is of. */
 const BUILT_IN = {
   cost_nanos: ["Cost", "money", "a unit"],
   prompt_tokens: ["Prompt tokens", "tokens", "a unit"],
@@ -21,7 +21,7 @@ const MORE_IS_BETTER = new Set(["answer_rate"]);
 const WITH_QUANTILES = ["ttft_ms", "time_per_token_ms", "queue_ms", "engine_ms"];
 const QUANTILES = ["p50", "p90", "p95", "p99"];
 
-/** Of those that an experiment may have without feedback: [name, title]. */
+/** The metrics that an experiment can have without feedback: [name, title]. */
 export const BUILT_IN_METRICS = [
   ...Object.entries(BUILT_IN).map(([name, [title]]) => [name, title]),
   ...WITH_QUANTILES.flatMap((name) =>
@@ -29,40 +29,46 @@ export const BUILT_IN_METRICS = [
   ),
 ];
 
-/** Units with any are counted and compared exactly: no margin is tolerated. */
+/**
+ * Return whether a metric is the share of units with an error or refusal, which is compared exactly: no margin is
+ * tolerated.
+ */
 export const isError = (metric) => metric === "error_rate" || metric === "refusal_rate";
 
 export const isQuantile = (metric) => metric.includes(".") && metric.split(".")[0] in BUILT_IN;
 
 const NOT_IN_LEDGER = new Set(["refusal_rate", "answer_rate"]);
 
-/** Whether past requests, or past feedback, tell how it varies. */
+/** Return whether past requests or feedback tell how a metric varies. */
 export const hasPast = (metric) => !NOT_IN_LEDGER.has(metric);
 
 export const isBuiltIn = (metric) => metric.split(".")[0] in BUILT_IN;
 
-/** Title of a metric; the project's own have the name that they were given. */
+/** Return the title of a metric; the project's own metrics have the names that they were given. */
 export function metricTitle(metric) {
   const [name, quantile] = metric.split(".");
   const [title] = BUILT_IN[name] ?? [metric];
   return quantile && name in BUILT_IN ? `${title}, ${quantile}` : title;
 }
 
-/** "a unit", "a request", or "" where a value is a share of units. own: the project's own metrics by name. */
+/**
+ * Return what one value of a metric is of: "a unit", "a request", or "" for a share of units. own: the project's own
+ * metrics by name.
+ */
 export function metricOf(metric, own = {}) {
   const [, , of] = BUILT_IN[metric.split(".")[0]] ?? [];
   if (of !== undefined) return isQuantile(metric) ? "the unit's first request" : of;
   return own[metric]?.kind === "ratio" ? "a vote" : "a unit";
 }
 
-/** Which way is better, or undefined while the project's own metric is not known. */
+/** Return which direction of a metric is better; undefined while the project's own metric is not known. */
 export function goalOf(metric, own = {}) {
   const [name] = metric.split(".");
   if (name in BUILT_IN) return MORE_IS_BETTER.has(name) ? "increase" : "decrease";
   return own[metric]?.goal;
 }
 
-/** A value of a metric as text. */
+/** Return a value of a metric as text. */
 export function shownValue(metric, value, currency, own = {}) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const [, unit] = BUILT_IN[metric.split(".")[0]] ?? [];
@@ -75,8 +81,8 @@ export function shownValue(metric, value, currency, own = {}) {
 }
 
 /**
- * A difference of two values, with its sign and unit: one of percentages is in points, since a percentage would be a
- * part of them.
+ * Return the difference of two values with its sign and unit. A difference of percentages is in points, since "%" would
+ * read as a relative difference.
  */
 export function shownDifference(metric, value, currency, own = {}) {
   const sign = value > 0 ? "+" : value < 0 ? "−" : "";
@@ -85,12 +91,12 @@ export function shownDifference(metric, value, currency, own = {}) {
   return sign + shown.replace(/ %$/, "") + unit;
 }
 
-/** "+2.94 to +16.4 points": a unit that both have is said once. */
+/** Return an interval as text with its unit once: "+2.94 to +16.4 points". */
 export const spanShown = (low, high) => `${high.endsWith(" points") ? low.replace(/ points$/, "") : low} to ${high}`;
 
 const unitOf = (metric) => BUILT_IN[metric.split(".")[0]]?.[1];
 
-/** [label, value] of a metric whose votes are labels, the highest value first. */
+/** Return [label, value] of a metric whose votes are labels, the highest value first. */
 export const labelsOf = ({ labels }) => Object.entries(labels ?? {}).sort(([, a], [, b]) => b - a);
 
 const STATES = {
@@ -106,10 +112,10 @@ export const stateInWords = (state) => STATES[state] ?? "";
 
 export const isOpen = ({ state }) => ["running", "paused"].includes(state);
 
-/** The model string that an arm serves: that of the start, once it has started. */
+/** Return the model string that an arm serves: after the start, the one that was fixed then. */
 export const servedBy = ({ serves, target }) => serves?.model ?? target.model;
 
-/** While it runs or still gathers outcomes. */
+/** Return whether an experiment has results: it was started. */
 export const hasResults = ({ state }) => state !== "draft";
 
 const SOURCES = {
@@ -126,40 +132,45 @@ const SOURCES = {
   api_key: ["API key", "the API key: all requests of one key get the same arm"],
 };
 
-/** [source, title] of those that can be picked from a list. */
+/** The sources of units that can be picked from a list: [source, title]. */
 export const UNIT_SOURCES = Object.entries(SOURCES).map(([source, [title]]) => [source, title]);
 
 export function sourceInWords(source) {
   return SOURCES[source]?.[1] ?? `“${source.replace("metadata.", "")}” in a request's metadata`;
 }
 
-/** How long outcomes of a unit count. */
+/** Return the outcome window of a unit in words. */
 export const windowInWords = ({ outcome_window_seconds: seconds }) => format.duration(seconds);
 
-/** When there is anything to read: the window goes by units, and not by the start. */
+/**
+ * Return a sentence on when the first results come: each unit has a window of its own, which begins with its first
+ * request.
+ */
 export const firstResults = (analysis) =>
   `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and ` +
   "refusals count at once.";
 
-/** The declared days: "7 whole days since the start". */
+/** Return the declared days: "7 whole days since the start". */
 export const daysDeclared = (days) => `${format.count(days)} whole ${days === 1 ? "day" : "days"} since the start`;
 
-/** How long it has run: "in 3 of 7 whole days since the start" while the declared days are not over. */
+/**
+ * Return how long an experiment has run, as "in 3 of 7 whole days since the start" until the declared days are over.
+ */
 export function spanInWords({ days, analysis: { min_days: least } }) {
   if (days < least) return `in ${days} of ${daysDeclared(least)}`;
   return days ? `in ${format.plural(days, "day")}` : "on the first day";
 }
 
-/** What becomes of requests beside their replies. shadow: {name, target, share} with its share in 10,000 parts. */
+/** Return what happens to copies of requests, in words. shadow: {name, target, share} with the share in 10,000ths. */
 export const shadowInWords = ({ name, target, share }) =>
   `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once ` +
   "their replies are over. No end user sees anything of it, and it is not compared with the arms; each " +
   "copy is billed to this tenant, in the service tier “shadow”.";
 
-/** A sentence of the API with percentages and signs as the dashboard writes them: "−5.4 %" for "-5.4%". */
+/** Return a sentence of the API with percentages and signs as the dashboard writes them: "−5.4 %" for "-5.4%". */
 export const percentsSpaced = (sentence) => sentence.replace(/(\d)%/g, "$1 %").replace(/(^|[\s(])-(?=\d)/g, "$1−");
 
-/** "12.35 %" of 1,235 of 10,000 parts: all of their digits. */
+/** Return a share in 10,000ths as a percentage with all digits: "12.35 %" for 1,235. */
 export const coverageShown = (parts) => `${format.exactly(parts / 100)} %`;
 
 /** The most characters of a unit's name. */
@@ -173,7 +184,9 @@ const settingShown = (name, value) => {
   return `the system prompt “${value.length > SHOWN_CHARS ? `${value.slice(0, SHOWN_CHARS).trimEnd()}…` : value}”`;
 };
 
-/** What an arm sets beside its model, such as "temperature 0.2, whatever a request gives"; "" where it sets nothing. */
+/**
+ * Return what an arm sets beside its model, such as "temperature 0.2, whatever a request gives"; "" if it sets nothing.
+ */
 export function settingsInWords({ defaults, mode }) {
   const set = Object.entries(defaults ?? {}).filter(([, value]) => value !== null && value !== undefined);
   if (set.length === 0) return "";
@@ -183,16 +196,16 @@ export function settingsInWords({ defaults, mode }) {
   );
 }
 
-/** A model string with what an arm sets beside it. target: {model, defaults, mode}. */
+/** Return a model string with what an arm sets beside it. target: {model, defaults, mode}. */
 export const targetInWords = (target) => [target.model, settingsInWords(target)].filter(Boolean).join(" with ");
 
-/** The part of units that each arm gets, by its place. */
+/** Return the share of units of each arm, in the order of the arms. */
 export function sharesOf(arms) {
   const total = arms.reduce((sum, { weight }) => sum + weight, 0);
   return arms.map(({ weight }) => (total ? weight / total : 0));
 }
 
-/** How parts of arms are read. */
+/** Return a sentence on how the parts of arms are read: as percents, or as shares of their sum. */
 export function partsInWords(parts) {
   const sum = Math.round(parts.reduce((total, part) => total + part, 0) * 100) / 100;
   return sum === 100
@@ -200,10 +213,10 @@ export function partsInWords(parts) {
     : `The parts add up to ${sum}, not 100: each arm gets its share of that sum, which stands beside it.`;
 }
 
-/** Whether a comparison of a metric that decides is proven to differ. */
+/** Return whether a comparison of a deciding metric is proven to differ. */
 export const isProven = ({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict);
 
-/** [kind, title] of the segments that results can be shown by. */
+/** The kinds of segments that results can be shown by: [kind, title]. */
 export const SEGMENT_KINDS = [
   ["stream", "Stream or not"],
   ["endpoint", "Endpoint"],
@@ -212,7 +225,7 @@ export const SEGMENT_KINDS = [
   ["gateway", "Gateway"],
 ];
 
-/** The name of one segment, such as "Streams". */
+/** Return the name of one segment, such as "Streams". */
 export function segmentInWords({ kind, value, name }) {
   if (value === "other") return "All others";
   if (kind === "stream") return value === "true" ? "Streams" : "No streams";
@@ -229,5 +242,5 @@ const REASONS = {
   paused: "came while it was paused",
 };
 
-/** Why requests are not analysed, as the end of "N requests …". */
+/** Return why requests are not analysed, as the end of a sentence "N requests …". */
 export const reasonInWords = (reason) => REASONS[reason] ?? reason.replaceAll("_", " ");

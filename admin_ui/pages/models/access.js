@@ -17,7 +17,9 @@ const ACCESS = [
 ];
 const WHOLE_HINT = "Also those that are made later.";
 
-/** A grant as the value of a checkbox: "organization/project", or "organization/" for all of the organization. */
+/**
+ * Return a grant as the value of a checkbox: "organization/project", or "organization/" for all of the organization.
+ */
 const keyOf = ({ organization_id: organization, project_id: project }) => `${organization}/${project ?? ""}`;
 const grantOf = (key) => {
   const [organization, project] = key.split("/");
@@ -29,14 +31,16 @@ export const bodyOfAccess = ({ access, grants }) => ({ access, grants: access ==
 export const wrongGrants = ({ access, grants }) =>
   access === "listed" && grants.length === 0 ? "Choose at least one tenant." : undefined;
 
-/** How many tenants grants are for, in words. */
+/** Return how many tenants the grants are for, in words. */
 export function whoIsChosen({ access, grants }) {
   if (access === "all") return "all tenants";
   if (grants.some((key) => key.endsWith("/"))) return "all tenants of an organization";
   return grants.length === 1 ? "one tenant" : `${grants.length} tenants`;
 }
 
-/** Fields "access" and "grants" of a form. given: grants that the pool has, which may be of other organizations. */
+/**
+ * The fields "access" and "grants" of a form. given: the pool's present grants, which may be of other organizations.
+ */
 export function AccessFields({ form, given = [] }) {
   const { id: own, name } = useSession().who.organization;
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");

@@ -36,9 +36,7 @@ export function Hosts() {
   `;
 }
 
-/**
- * Usage in journals of gateways that are gone, on whatever host: the only thing of a lost host that has to come back.
- */
+/** The notice of usage in journals of gateways that are gone: the only data of a lost host that has to be recovered. */
 function UnseenUsage() {
   const found = useApi("/reconciliation", {}, { every: HOSTS_EVERY_MS });
   const lost = found.data?.lost_journals ?? [];
@@ -92,7 +90,10 @@ export function inShort({ placement, nodes, num_processors: own, num_replicas: n
     .join(" · ");
 }
 
-/** Whether an agent runs there, whether it is drained, its labels, and what it could not prepare. */
+/**
+ * The state of a host: whether an agent runs, whether the host is drained, its labels, and models that it could not
+ * prepare.
+ */
 export function States({ host }) {
   const { is_alive: isAlive, is_drained: isDrained, failures, placement } = host;
   return html`

@@ -1,4 +1,4 @@
-// A change of revision while it is under way: how far it is, what becomes different, and the way back.
+// A change of revision while it is under way: its progress, the differences, and the way back.
 
 import { Button } from "../../components/button.js";
 import { Gauge } from "../../components/charts/gauge.js";
@@ -15,7 +15,7 @@ const ROLLOUTS = {
     "ready, requests are refused.",
 };
 
-/** onCancel: false where the reader may not, or where nothing served before. */
+/** The change that is under way. onCancel: false if the reader may not cancel it, or if no revision served before. */
 export function InMotion({ pool, onCancel }) {
   const before = pool.revisions.find(({ revision }) => revision === pool.revision);
   const after = pool.revisions.find(({ revision }) => revision === pool.wanted_revision);

@@ -1,4 +1,4 @@
-// The bases that a tenant may use: how long a context they take, and what they cost the tenant.
+// The base models that a tenant may use: the context length and the tenant's price of each.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

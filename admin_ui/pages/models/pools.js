@@ -14,7 +14,7 @@ import { settingsOf, whoMayUse } from "./words.js";
 
 const EVERY_MS = 10_000;
 
-/** {data: pools, …}: the live stream tells of most changes, and the poll of the others. */
+/** Return {data: pools, …}, read again at changes that the live stream reports, and regularly for all others. */
 export const usePools = () => useAll("/pools", {}, { every: EVERY_MS });
 
 export function PoolsLead({ pools }) {

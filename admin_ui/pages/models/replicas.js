@@ -127,8 +127,8 @@ function State({ replica: { state, why, replace, num_failures: failures, retry_a
 }
 
 /**
- * What the gateway that was asked makes of a server of another maker: its circuit breaker, and whether its counts are
- * believed.
+ * How far the gateway that answers trusts a server of another maker: the circuit breaker, and whether its token counts
+ * are believed.
  */
 function Trust({ server }) {
   if (!server) return null;
@@ -162,7 +162,7 @@ function Trust({ server }) {
   `;
 }
 
-/** What a server of another maker can do, by its version. */
+/** The features of a server of another maker, by its version. */
 function Abilities({ server }) {
   if (!server) return null;
   const { version, is_tried_version: isTried, has_adapters: hasAdapters, separates_caches: separates } = server;
@@ -194,7 +194,7 @@ function Abilities({ server }) {
   `;
 }
 
-/** While a change of revision is under way, that decides which replicas drain. */
+/** The menu of a replica. While a change of revision is under way, that change decides which replicas drain. */
 function Actions({ replica, isChanging, onAct }) {
   const ends = ["draining", "stopped"].includes(replica.state);
   const items = [

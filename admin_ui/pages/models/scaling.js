@@ -77,7 +77,7 @@ function Numbers({ pool, changes }) {
   `;
 }
 
-/** A line with steps: a point before and one at each change. changes: newest first. */
+/** Return the points of a step line: one before each change and one at it. changes: newest first. */
 export function steps(present, changes, from, till) {
   const times = [];
   const values = [];

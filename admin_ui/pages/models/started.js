@@ -1,4 +1,4 @@
-// What agents start: engines of Lorikeet, and servers of other makers, with what each needs to be told.
+// The servers that agents start, of Lorikeet and of other makers, with the hints on each server's settings.
 
 const PATHS = "the absolute path of a folder or a .gguf file on the hosts";
 const HUB = "A repository of the Hugging Face hub such as Qwen/Qwen3-0.6B";
@@ -29,8 +29,8 @@ export const STARTED = [
   },
 ];
 
-/** What is said of a pool's engine; that of Lorikeet's own where agents do not start it. */
+/** Return the entry of STARTED for a pool's engine; Lorikeet's own if agents do not start that engine. */
 export const startedOf = ({ engine }) => STARTED.find((each) => each.engine === engine) ?? STARTED[0];
 
-/** Whether the servers of a pool take adapters at their start alone. */
+/** Return whether the servers of a pool load adapters only when they start. */
 export const takesAdaptersAtStart = ({ engine, is_managed: isManaged }) => engine === "llamacpp" && isManaged;

@@ -1,20 +1,20 @@
-// What a pool's state means, in words that several views share.
+// Words for pools that several views share: states, settings, memory, access, labels.
 
 import { bytes, plural } from "../../lib/format/format.js";
 
 export const pathOf = (id, rest = "") => `/pools/${encodeURIComponent(id)}${rest}`;
 
-/** States in which something is under way: the view is asked for more often. */
+/** Return whether something is under way at a pool, so that its view is read more often. */
 export const isMoving = ({ state }) => ["starting", "changing", "scaling", "draining"].includes(state);
 
-/** "max_model_len=8192, dtype=float32", or "" where nothing is set. */
+/** Return settings as "max_model_len=8192, dtype=float32"; "" if nothing is set. */
 export const settingsOf = ({ settings }) =>
   Object.entries(settings)
     .sort()
     .map(([name, value]) => `${name}=${value}`)
     .join(", ");
 
-/** Engine settings of a text with one NAME=VALUE in each line. */
+/** Read engine settings from a text with one NAME=VALUE in each line. */
 export function readSettings(text) {
   const lines = text
     .split("\n")
@@ -38,11 +38,11 @@ export function wrongSettings(text) {
     : `“${wrong.trim()}” is no setting: write a name, = and a value, such as max_model_len=8192.`;
 }
 
-/** What so many replicas need, or "" while nobody knows. */
+/** Return the memory that some replicas need, in words; "" while it is unknown. */
 export const memoryOf = (replicaBytes, number) =>
   replicaBytes && number > 0 ? `about ${bytes(replicaBytes * number)} of memory` : "";
 
-/** Whose requests may use a pool. names(project id), own: the reader's organization. */
+/** Return who may use a pool, in words. names(project id): a project's name. own: the reader's organization. */
 export function whoMayUse({ access, grants }, names, own) {
   if (access === "all") return "all tenants of the installation";
   return grants
@@ -72,7 +72,7 @@ export const writeLabels = (labels) =>
     .map(([name, value]) => `${name}=${value}`)
     .join("\n");
 
-/** Values by the names of labels, of which each may have several. */
+/** Read excluded labels from a text with one NAME=VALUE in each line, as {name: [value, …]}. */
 export function readExcluded(text) {
   const excluded = {};
   for (const [name, value] of linesOf(text).map(pairOf)) {
@@ -96,7 +96,7 @@ export function wrongLabels(text) {
     : `“${wrong}” is no label: write a name, = and a value in lower case, such as zone=west.`;
 }
 
-/** Whether a host has all labels of the first, and none of the second. */
+/** Return whether a host has all wanted labels and no excluded one. */
 export const hasLabels = ({ labels }, wanted, excluded) =>
   Object.entries(wanted).every(([name, value]) => labels[name] === value) &&
   !Object.entries(excluded).some(([name, values]) => values.includes(labels[name]));
@@ -106,7 +106,7 @@ export const labelsOf = ({ labels }) =>
     .sort()
     .map(([name, value]) => `${name}=${value}`);
 
-/** The labels that a pool asks of hosts, in words; "any host" where it asks for none. */
+/** Return the labels that a pool requires of hosts, in words; "any host" if it requires none. */
 export function placementOf({ placement, exclusion }) {
   const excluded = Object.entries(exclusion)
     .sort()

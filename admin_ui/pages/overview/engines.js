@@ -13,7 +13,7 @@ import { useLive } from "../../lib/live.js";
 
 const EVERY_MS = 10_000;
 
-/** {data, error, ...}: GET /engines, kept up to date by the live stream, whose numbers come without names. */
+/** Return {data, error, ...} of GET /engines, kept up to date by the live stream, whose numbers come without names. */
 export function useEngines() {
   const asked = useApi("/engines", {}, { every: EVERY_MS });
   const [live, setLive] = useState(null);

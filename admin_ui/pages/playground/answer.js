@@ -1,10 +1,11 @@
-// One streamed answer: text as it comes, then what it took. Knows no page.
+// Streams one answer: its text as it comes, then its usage and times. Knows no page.
 
 import { open } from "./client.js";
 
 /**
- * {finishReason, usage, storedId, requestId, ttftMs, totalMs, tokensPerS} once it is over; onText(text) as it comes.
- * api: of APIS; body: as its `body` makes it. Throws ApiError, and AbortError once the signal aborts.
+ * Send a request and call onText(text) as its answer comes; return {finishReason, usage, storedId, requestId, ttftMs,
+ * totalMs, tokensPerS} at its end. api: an entry of APIS; body: made by its `body`. Throws ApiError, and AbortError
+ * once the signal aborts.
  */
 export async function complete({ api, key, body, signal, onText }) {
   const began = performance.now();

@@ -1,7 +1,7 @@
-// The two APIs that the playground speaks, each in the same terms: the request that goes on with what was said, and
-// what an event of its stream brings. Knows no page.
+// The two APIs that the playground speaks, with the same functions: `body` makes the request that continues a
+// conversation, `read` reads an event of its stream. Knows no page.
 
-/** Turns as messages: both APIs take them alike. */
+/** Return turns as messages, which are alike in both APIs. */
 const messagesOf = (turns) => turns.map(({ role, content }) => ({ role, content }));
 
 const chat = {
@@ -10,7 +10,7 @@ const chat = {
   streaming: { stream: true, stream_options: { include_usage: true } },
   python: { create: "client.chat.completions.create", text: "answer.choices[0].message.content", extra: [] },
 
-  /** The body of a request. turns: all that was said, the newest message last. */
+  /** Return the body of a request. turns: the conversation, the newest message last. */
   body({ model, turns, settings: { system, numbers, stop, schema } }) {
     return {
       model,
@@ -23,7 +23,7 @@ const chat = {
     };
   },
 
-  /** {text, finishReason, usage}: of an event, as far as it has them. */
+  /** Return {text, finishReason, usage} of an event, as far as the event has them. */
   read({ choices: [choice], usage }) {
     return {
       text: choice?.delta.content,
@@ -39,7 +39,10 @@ const responses = {
   streaming: { stream: true },
   python: { create: "client.responses.create", text: "answer.output_text", extra: ["seed", "stop"] },
 
-  /** A stored answer is gone on from by its id; what follows it is sent. */
+  /**
+   * Return the body of a request. The conversation continues from the last stored answer by its id; only later turns
+   * are sent.
+   */
   body({
     model,
     turns,
@@ -77,5 +80,5 @@ const responses = {
   },
 };
 
-/** By the name that the page's address has. */
+/** The APIs, by their names in the page's URL. */
 export const APIS = { chat, responses };

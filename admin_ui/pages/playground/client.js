@@ -2,15 +2,15 @@
 
 import { ApiError } from "../../lib/api.js";
 
-/** Ids of the models that a key may call, the base model first. */
+/** Return the ids of the models that a key may call, the base model first. */
 export async function listModels(key, signal) {
   const { data } = await (await request("/v1/models", key, { signal })).json();
   return data.map(({ id }) => id);
 }
 
 /**
- * {requestId, events}: of a request whose answer is streamed; events yields the data of each as an object. Throws
- * ApiError, and AbortError once the signal aborts.
+ * Send a request whose answer is streamed; return {requestId, events}. events yields the data of each event as an
+ * object. Throws ApiError, and AbortError once the signal aborts.
  */
 export async function open(path, { key, body, signal }) {
   const response = await request(path, key, { body, signal });
@@ -43,7 +43,7 @@ async function request(path, key, { body, signal }) {
   });
 }
 
-/** The events until the stream's end mark. One that has an `error` is thrown as ApiError. */
+/** Yield the events before the stream's end mark. An event with `error` is thrown as ApiError. */
 async function* events(stream, requestId) {
   for await (const data of dataOf(stream)) {
     if (data === "[DONE]") return;
@@ -53,7 +53,7 @@ async function* events(stream, requestId) {
   }
 }
 
-/** The data of each server-sent event (WHATWG HTML, section 9.2), one line each as the API sends them. */
+/** Yield the data of each server-sent event (WHATWG HTML, section 9.2), which is one line as the API sends it. */
 async function* dataOf(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,6 +1,6 @@
 // A request as a program would make it. The key is a placeholder: it never comes into a text.
 
-/** api: of APIS; request: the body of a request. */
+/** Return a curl line. api: an entry of APIS; request: the body of a request. */
 export function asCurl(origin, api, request) {
   const body = JSON.stringify(request, null, 2).replaceAll("'", "'\\''");
   return `curl ${origin}${api.path} \\
@@ -9,7 +9,7 @@ export function asCurl(origin, api, request) {
   -d '${body}'`;
 }
 
-/** What OpenAI's client does not know of an API goes into `extra_body`. */
+/** Return a program in Python. Fields that OpenAI's client does not know go into `extra_body`. */
 export function asPython(origin, { python: { create, text, extra } }, request) {
   const isExtra = ([name]) => extra.includes(name);
   const given = Object.entries(request);
@@ -28,10 +28,7 @@ ${fields.join("\n")}
 print(${text})`;
 }
 
-/**
- * A Python literal. JSON's strings are Python's, but for the halves of characters beyond the basic plane, which it
- * keeps.
- */
+/** Return a value as a Python literal. JSON's strings are Python's, except for surrogate halves, which JSON keeps. */
 function literal(value, indent) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

@@ -9,8 +9,8 @@ const COST_TRIES = 6;
 const COST_PAUSE_MS = 1500;
 
 /**
- * {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, failed?, result?, cost?}; failed:
- * it had no answer.
+ * Return the state of a conversation, {turns, busy, error, send, stop, clear}. A turn: {role, content, model?,
+ * stopped?, failed?, result?, cost?}; failed: the turn got no answer.
  */
 export function useConversation() {
   const [turns, setTurns] = useState([]);
@@ -27,8 +27,8 @@ export function useConversation() {
   useEffect(() => () => open.current?.abort(), []);
 
   /**
-   * Whether it was answered, or stopped. api: of APIS; key: of needKey; projectId: whose requests tell what the answer
-   * cost.
+   * Send a message; return whether it was answered or stopped. api: an entry of APIS; key: the result of needKey;
+   * projectId: the project whose list of requests has the answer's cost.
    */
   const send = useCallback(async ({ text, api, key, model, settings, projectId }) => {
     const stopper = new AbortController();
@@ -67,7 +67,10 @@ export function useConversation() {
   return { turns, busy, error, send, stop, clear };
 }
 
-/** {nanos, currency} once it is in the ledger, null for who may not see it, or where it takes too long. */
+/**
+ * Return {nanos, currency} once the ledger has a request; null for readers who may not see it, or if that takes too
+ * long.
+ */
 async function costOf(requestId, projectId, signal) {
   if (!requestId || !projectId || !can("billing.read", projectId)) return null;
   try {

@@ -1,5 +1,5 @@
-// What the playground was set to, for coming back to it within this tab: models and numbers, as its URL has them.
-// Nothing that was said.
+// Keeps the playground's models and numbers, as they are in its URL, for the next visit within this tab. Messages are
+// not kept.
 
 import { useLayoutEffect } from "../../lib/html.js";
 import { setQuery, useLocation } from "../../lib/router.js";
@@ -18,7 +18,7 @@ function read() {
   }
 }
 
-/** A URL that says nothing gets what this tenant's playground had last; one that says something is kept. */
+/** Restore the last settings of this tenant's playground if the URL has none; else store those of the URL. */
 export function useKept(projectId) {
   const { query } = useLocation();
   const said = Object.fromEntries(NAMES.filter((name) => query.has(name)).map((name) => [name, query.get(name)]));

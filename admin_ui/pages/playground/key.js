@@ -1,5 +1,5 @@
-// The key that the playground calls with: made for an hour, or pasted. It is in this page's memory and nowhere else;
-// what was made ends with the page and with the login.
+// The key that the playground calls with: made for an hour, or pasted. The key is in this page's memory and nowhere
+// else; a key that was made is revoked when the page is left or the reader signs out.
 
 import { del, post } from "../../lib/api.js";
 import { beforeSignOut, session$ } from "../../lib/session.js";
@@ -9,7 +9,7 @@ import { now } from "../../lib/format/time.js";
 const LIFETIME_S = 3600;
 const SPARE_S = 60;
 
-/** {value, shown, id, projectId, expiresAt} by project; "" holds the one that was pasted. */
+/** The keys by project, {value, shown, id, projectId, expiresAt}; a pasted one has the project "". */
 const keys$ = new Store({});
 
 /** Promises of keys that are being made, by project. */
@@ -19,7 +19,7 @@ session$.watch(({ state }) => state === "out" && keys$.set({}));
 beforeSignOut(() => revokeAll());
 window.addEventListener("pagehide", () => revokeAll({ keepalive: true }));
 
-/** The one in use: what was pasted, else the project's; null while there is none. */
+/** Return the key in use: the pasted one, else the project's; null if there is none. */
 export function useKey(projectId) {
   return current(useStore(keys$), projectId);
 }
@@ -29,7 +29,7 @@ function current(keys, projectId) {
   return found && (found.expiresAt === null || found.expiresAt - SPARE_S > now()) ? found : null;
 }
 
-/** The key in use, or a new one of the project in the place of the one that is about to expire. Throws ApiError. */
+/** Return the key in use, or make one for the project if there is none or it is about to expire. Throws ApiError. */
 export async function needKey(projectId) {
   const found = current(keys$.value, projectId);
   if (found) return found;
@@ -61,7 +61,7 @@ export function paste(value) {
   });
 }
 
-/** What was pasted is forgotten, what was made here is revoked as well. Throws ApiError. */
+/** Forget a key; one that was made here is revoked as well. Throws ApiError. */
 export async function forget(key) {
   if (key.id) await revoke(key);
   const { [key.projectId ?? ""]: _, ...rest } = keys$.value;
@@ -72,7 +72,7 @@ function revoke({ id, projectId }, options) {
   return del(`/projects/${encodeURIComponent(projectId)}/api_keys/${encodeURIComponent(id)}`, options);
 }
 
-/** Those that were made here; where that fails, they expire within the hour. */
+/** Revoke all keys that were made here; if that fails, they expire within the hour. */
 function revokeAll(options) {
   const { "": pasted, ...made } = keys$.value;
   keys$.set(pasted ? { "": pasted } : {});

@@ -9,7 +9,7 @@ import { listModels } from "./client.js";
 
 const MAX_SHOWN = 40;
 
-/** {base, ids}: of what a project may call, as far as is known. */
+/** Return {base, ids} of the models that a project may call, as far as they are known. */
 export function useModels(projectId, key) {
   const path = projectId && can("adapters.read", projectId) ? `/projects/${encodeURIComponent(projectId)}` : null;
   const adapters = useApi(path && `${path}/adapters`, { limit: 100 }).data?.data ?? [];
@@ -27,7 +27,7 @@ export function useModels(projectId, key) {
   return { base, ids };
 }
 
-/** model "": the base model. */
+/** The choice of a model. model: "" is the base model. */
 export function ModelPicker({ label, model, models, projectId, onModel }) {
   const [typed, type] = useState("");
   const { base } = models;

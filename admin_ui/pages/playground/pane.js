@@ -12,7 +12,10 @@ import { can } from "../../lib/session.js";
 import { asCurl, asPython } from "./code.js";
 import { ModelPicker } from "./models.js";
 
-/** onRemove: of the second side. api, request: what would be sent now, and by which of APIS, for the code. */
+/**
+ * One side. onRemove: removes the second side. api, request: the next request as it is now, and its entry of APIS, for
+ * the code.
+ */
 export function Pane({ label, chat, model, models, projectId, onModel, onRemove, api, request }) {
   const log = useRef(null);
   const [showing, show] = useState(false);

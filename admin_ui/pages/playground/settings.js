@@ -21,15 +21,15 @@ const NUMBERS = [
   ["seed", "Seed", "The same one, the same answer"],
 ];
 
-/** Names of settings in Responses, where they differ. */
+/** The names of settings in Responses that differ from ours. */
 const API_NAMES = { system: "instructions", max_tokens: "max_output_tokens", schema: "text.format" };
 
 const MAX_STOPS = 4;
 const MAX_STOP_CHARS = 1024;
 
 /**
- * {values, set, problem, asked}: asked is what a request is made with, in the terms of APIS; problem: by the name of
- * what is wrong.
+ * Return {values, set, problem, asked}. asked: the settings of a request, as `body` of APIS takes them; problem: {name:
+ * sentence} of settings that are wrong.
  */
 export function useSettings() {
   const { query } = useLocation();
@@ -65,7 +65,7 @@ export function useSettings() {
   return { values, set, problem, asked };
 }
 
-/** The name in APIS of what is spoken. */
+/** Return the name of the chosen API in APIS. */
 export const apiOf = ({ api }) => (Object.hasOwn(APIS, api) ? api : "chat");
 
 export function Settings({ settings: { values, set, problem }, error }) {
@@ -133,7 +133,7 @@ export function Settings({ settings: { values, set, problem }, error }) {
   `;
 }
 
-/** Which tenant is called, and with which key. */
+/** The fields for the tenant, and for the key with which requests are sent. */
 export function Access({ projectId, access, onProject }) {
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
   const mayMake = projectId !== null && can("keys.write", projectId);

@@ -15,7 +15,7 @@ const STATUSES = [
   ["error", "Failed"],
 ];
 
-/** models: that are known, to choose from. */
+/** The filters of the list. models: the known models, to choose from. */
 export function Filters({ filters, models }) {
   const choices = [...new Set([...(filters.model ? [filters.model] : []), ...models])].sort();
   const find = (event) => {
@@ -73,7 +73,7 @@ function Choose({ label, value, options, onValue }) {
   `;
 }
 
-/** A filter that is on, with a cross. */
+/** An active filter, with a button that removes it. */
 function Mark({ name, children }) {
   return html`
     <span class="mark">
@@ -89,7 +89,7 @@ function Mark({ name, children }) {
   `;
 }
 
-/** Of a project that is known and whose keys may be read, by name. */
+/** A key by its name, if the project is known and its keys may be read; else by its id. */
 export function KeyName({ id, projectId }) {
   const isKnown = projectId && can("keys.read", projectId);
   const { data } = useApi(

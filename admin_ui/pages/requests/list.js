@@ -114,7 +114,7 @@ export default function Requests() {
   `;
 }
 
-/** Those that were asked for in the range, the busiest first. */
+/** Return the models that were requested in the range, the busiest first. */
 function useModels(projectId, range) {
   const asked = {
     by: "model",
@@ -127,7 +127,7 @@ function useModels(projectId, range) {
   return (useApi("/traffic/top", asked).data?.data ?? []).map(({ id }) => id);
 }
 
-/** isAll: nothing has come meanwhile, nor is there another page. */
+/** A sentence on the shown requests. isAll: the list is complete: there is no other page, and no newer request. */
 function Lead({ rows, isAll, isNarrow, range }) {
   const failed = rows.filter(({ status }) => status === "error").length;
   if (rows.length === 0)

@@ -12,8 +12,8 @@ const PAGE = 50;
 export const MAX_WINDOW_S = 92 * 86400;
 
 /**
- * {list, filters, state, hold}: list of useList; state "live", "held" (by the pointer, or by pages shown) or "paused";
- * hold: props of the element over which it stands still.
+ * Return {list, filters, state, hold}: list as useList returns it; state "live", "held" (by the pointer or by further
+ * pages) or "paused"; hold: the props of the element that holds the list while the pointer is over it.
  */
 export function useLiveRequests(projectId) {
   const { query } = useLocation();

@@ -1,13 +1,13 @@
 // What the list of requests can be narrowed to, and links that say so. Its names are those in the URL.
 
-/** In the URL, and as the API calls them. */
+/** The names of filters in the URL, and in the API. */
 const LISTS = { project: "project_ids", model: "models", key: "api_key_ids", adapter: "adapter_ids" };
 const REASONS = { completed: ["stop", "length"], cancelled: ["abort"], error: ["error"], refused: ["refused"] };
 
-/** Of the URL. */
+/** The names of all filters in the URL. */
 export const FILTERS = [...Object.keys(LISTS), "status", "id"];
 
-/** The API's query of the URL's filters. */
+/** Return the API's query for the URL's filters. */
 export function apiQuery(filters) {
   const query = {};
   for (const [name, list] of Object.entries(LISTS)) if (filters[name]) query[list] = [filters[name]];
@@ -17,7 +17,8 @@ export function apiQuery(filters) {
 }
 
 /**
- * The list of requests with these: {project, model, key, adapter, status, from, to}; null and undefined say nothing.
+ * Return the link to the list of requests with these filters: {project, model, key, adapter, status, from, to}; null
+ * and undefined are left out.
  */
 export function requestsHref(filters) {
   const query = new URLSearchParams();

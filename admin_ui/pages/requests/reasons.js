@@ -1,6 +1,6 @@
 // How requests end, in plain words: what happened, what was billed, what to do.
 
-/** {title, tone, text} of a request's finish reason; null where it just ended. */
+/** Return {title, tone, text} for a request's finish reason; null if it ended normally. */
 export function explained({ status, finish_reason: reason, output_tokens: tokens }) {
   if (status === "error") {
     const billed = tokens > 0 ? `The ${tokens} tokens that had been generated were billed.` : "No output was billed.";

@@ -18,7 +18,7 @@ import { shownAs, titleOf } from "../tenants/limits/words.js";
 
 const LIMIT = { limit: 50 };
 
-/** How many there were, from the newest ones; path: of the list. */
+/** A sentence on the number of the newest refusals. path: the path of the list. */
 export function RefusalLead({ path }) {
   const { data } = useApi(path, LIMIT);
   if (!data) return null;
@@ -38,7 +38,10 @@ export function RefusalLead({ path }) {
   `;
 }
 
-/** projectId: of the one that is looked at, or null for all. The request that is explained is `q` of the URL. */
+/**
+ * The list of refusals. projectId: the current project, or null for all. The query's `q` names the refused request to
+ * explain.
+ */
 export function Refusals({ path, projectId }) {
   const list = useList(path, {}, LIMIT);
   const names = useProjectNames();
@@ -191,7 +194,7 @@ function Explained({ requestId }) {
   `;
 }
 
-/** The limit as it stood when it refused. */
+/** The limit with its usage at the time of the refusal. */
 function LimitThen({ limit }) {
   const shown = shownAs(limit.unit);
   const { used, reserved, max, asked } = limit;

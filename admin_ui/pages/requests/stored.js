@@ -120,7 +120,7 @@ function Item({ item }) {
   `;
 }
 
-/** The text of a message, a result or reasoning. */
+/** Return the text of a message, of a tool's result or of reasoning. */
 export function textOf({ content, output, summary }) {
   const parts = content ?? output ?? summary ?? "";
   return typeof parts === "string" ? parts : parts.map((part) => part.text ?? part.refusal ?? "").join("\n");

@@ -4,7 +4,7 @@ import { Num } from "../../components/numbers.js";
 import { ms, percent } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
-/** [[key, title, ms], …], those that took any time. */
+/** Return [[key, title, ms], …] of the phases that took any time. */
 function phasesOf({ queue_ms: queue, ttft_ms: first, latency_ms: latency }) {
   const end = latency ?? first ?? queue;
   const phases =

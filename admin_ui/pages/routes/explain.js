@@ -13,7 +13,7 @@ import { given, whole } from "../../lib/rules/checks.js";
 
 const NUMBERS = { max: 2_147_483_647 };
 
-/** projectId: whose request it is; undefined lets the reader choose a tenant. */
+/** The form that explains a route. projectId: the tenant of the request; undefined lets the reader choose one. */
 export function Explain({ projectId, route, told, tell }) {
   const tenants = (useProjects() ?? []).filter(({ status }) => status !== "archived");
   const initial = {
@@ -198,7 +198,7 @@ function Told({ told }) {
   `;
 }
 
-/** Prices of a million tokens, in the currency of the price book. */
+/** Return a target's prices of a million input and output tokens, in the price book's currency. */
 function priceOf({ targets }, target) {
   const { input_nanos: input, output_nanos: output } = targets.find(({ target: each }) => each === target);
   return input || output ? `${input / 1e9}, ${output / 1e9}` : "none";

@@ -1,4 +1,5 @@
-// Whose a route is: a tenant's, or the operator's for all tenants. Each has its paths in the API and in the dashboard.
+// The owners of routes: a tenant, or the operator for all tenants. Each owner has paths in the API and in the
+// dashboard.
 
 import { pathOf } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";

@@ -56,7 +56,7 @@ export function RoutesForAll() {
   `;
 }
 
-/** What a tenant finds of them; nothing where there are none. */
+/** The shared routes as a tenant sees them; nothing if there are none. */
 export function SharedWith({ projectId }) {
   const { data: routes = [] } = useAll(pathOf(projectId, "/shared_routes"));
   const columns = [

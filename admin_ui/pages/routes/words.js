@@ -2,10 +2,10 @@
 
 const KINDS = ["target", "fallback", "weighted", "conditional", "cheapest", "fastest", "cascade", "hedge", "shadow"];
 
-/** Which of its fields a node has. */
+/** Return the kind of a node: the one field of KINDS that it has. */
 export const kindOf = (node) => KINDS.find((kind) => node?.[kind] !== undefined) ?? "nothing";
 
-/** The nodes below a node, each with what leads there: [words, node, path from the node]. */
+/** Return the nodes below a node as [words, node, path from the node]; the words say when the route goes there. */
 export function branchesOf(node) {
   const kind = kindOf(node);
   const of = node[kind];
@@ -32,7 +32,7 @@ export function branchesOf(node) {
   return (of.nodes ?? []).map((below, place) => [words(place), below, `.${kind}.nodes[${place}]`]);
 }
 
-/** What a node does, in a few words. */
+/** Return what a node does, in a few words. */
 export function sentenceOf(node) {
   const kind = kindOf(node);
   const of = node[kind];
@@ -77,7 +77,7 @@ function conditionOf(when) {
     .join(" and ");
 }
 
-/** The model strings that may answer, each once. */
+/** Return the model strings that may answer, each once. */
 export function targetsOf({ root }) {
   const below = (node) =>
     kindOf(node) === "target" ? [node.target] : branchesOf(node).flatMap(([, each]) => below(each));

@@ -20,7 +20,10 @@ import { shownAs, titleOf } from "../tenants/limits/words.js";
 import { Change } from "./change.js";
 import { SystemTabs } from "./tabs.js";
 
-/** {id, title, address} of who did it: a person, a key, or the system itself. keyName(id): of operator keys. */
+/**
+ * Return {id, title, address} of an entry's author: a person, a key, or the system. keyName(id): an operator key's
+ * name.
+ */
 function actorOf({ actor }, keyName) {
   if (actor.type === "session")
     return {
@@ -44,7 +47,7 @@ export default function AuditLog() {
   `;
 }
 
-/** {lead, view} of the changes of one tenant, or of all where projectId is null. */
+/** Return {lead, view} of the changes of one tenant, or of all if projectId is null. */
 export function useChanges(projectId) {
   const range = useRange();
   const [event] = useQuery("event");
@@ -130,7 +133,7 @@ export function useChanges(projectId) {
   return { lead, view };
 }
 
-/** What a thing was called, in what was recorded of it. */
+/** Return the name of a changed object by its recorded fields; its id if it had no name. */
 function nameOf({ id, before, after }) {
   const shown = after ?? before ?? {};
   return (

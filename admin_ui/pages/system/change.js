@@ -1,11 +1,11 @@
-// What something was before a change and is after it, field by field; what stayed the same is left out.
+// Shows a change field by field, before and after; fields that stayed the same are left out.
 
 import { html } from "../../lib/html.js";
 
 const text = (value) =>
   value === undefined || value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value);
 
-/** before, after: objects, or null where it did not exist. */
+/** A change. before, after: the object's fields; null if it did not exist. */
 export function Change({ before, after }) {
   const names = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])].filter(
     (name) => name !== "object",

@@ -28,7 +28,7 @@ const EVENTS = {
   all: [...ALERTS, ...RESPONSES, ...BATCHES],
 };
 
-/** What the last message's fate says; a delivery may have followed a failure. */
+/** Return a webhook's state by its last message; a delivery may have followed a failure. */
 export function stateOf({ last_delivered_at: delivered, last_failed_at: failed }) {
   if (!delivered && !failed) return "not called yet";
   return (failed ?? 0) > (delivered ?? 0) ? "failed" : "ok";

@@ -59,7 +59,10 @@ export function CreateTenant({ onClose }) {
   `;
 }
 
-/** Of a service account, as it is the tenant's: it goes on when whoever made the tenant leaves. */
+/**
+ * Make the tenant's first key. It belongs to a service account, so that it stays valid when the tenant's creator
+ * leaves.
+ */
 async function firstKey(projectId) {
   const { api_key: key } = await post(pathOf(projectId, "/service_accounts"), { name: "first key" });
   return { ...key, scopes: ["inference"], models: null, project_id: projectId };

@@ -8,7 +8,8 @@ import { useSession } from "../../lib/session.js";
 const SHOWN_LETTERS = 8;
 
 /**
- * apiKey: as it was made, with its value. What is shown masks the key, what is copied has it; nothing is asked with it.
+ * The curl line of a first request. apiKey: a new key with its secret, which is masked on the page and included in the
+ * copied text; no request is sent with it.
  */
 export function FirstRequest({ apiKey }) {
   const { who } = useSession();

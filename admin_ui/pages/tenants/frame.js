@@ -27,8 +27,8 @@ const VIEWS = [
 ];
 
 /**
- * lead, actions: of the page; functions of (project, may), called once the project is there. children: likewise.
- * may(permission): whether the reader may do it to this tenant.
+ * The page of a tenant. lead, actions, children: functions of (project, may), called once the project is loaded.
+ * may(permission): whether the reader has a permission for this tenant.
  */
 export function Tenant({ params, lead, actions, children }) {
   const id = params.project;

@@ -104,7 +104,8 @@ function Lead({ rows, state, hasMore, spend }) {
 }
 
 /**
- * What each used since the first of the month in UTC. of(id): numbers, zero for who used nothing, none while unknown.
+ * Return the usage of each tenant since the first of the month in UTC. of(id): its numbers, 0 without usage, missing
+ * while they are unknown.
  */
 function useMonth() {
   const today = new Date(now() * 1000);

@@ -1,4 +1,4 @@
-// Who of the people may do what in one tenant.
+// The members of one tenant, and their roles.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
@@ -88,7 +88,7 @@ function Lead({ members }) {
   return html`<b>${plural(members.length, "member")}</b>, ${admins} of whom may change things.`;
 }
 
-/** Which keys of the tenant end with a member. */
+/** The keys of the tenant that are revoked with a member. */
 function MembersKeys({ projectId, member }) {
   const keys = useAll(can("keys.read", projectId) ? pathOf(projectId, "/api_keys") : null);
   return html`
@@ -154,7 +154,10 @@ function columnsFor(projectId, may, setAct) {
   ];
 }
 
-/** By e-mail where the reader sees the organization's people, who may be made on the way; by id for a tenant's own. */
+/**
+ * The form to add a member: by e-mail address if the reader sees the organization's people, with a new account where
+ * there is none; else by id.
+ */
 function AddMember({ project, onMade, onClose }) {
   const byEmail = can("users.read");
   const mayMake = can("users.write");
@@ -219,7 +222,7 @@ function AddMember({ project, onMade, onClose }) {
   `;
 }
 
-/** Who has this address; a new user with a password where nobody has and the reader may make one. */
+/** Return the user with this address, or a new user with a password if there is none and the reader may make one. */
 async function person(email, mayMake) {
   const found = (await get("/users", { email })).data[0];
   if (found) return { user: found };

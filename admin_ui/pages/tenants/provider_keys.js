@@ -18,7 +18,7 @@ const PROVIDER_KEYS_HINT =
   "Keys of its own for servers of other makers. A key is used for this tenant's requests alone, which are " +
   "charged for no tokens; they are counted and limited as before.";
 
-/** Shown where a model of the tenant takes such keys, or a key of it is left. */
+/** A tenant's keys for other makers' servers, shown if one of its models takes such keys or one is left. */
 export function ProviderKeys({ project, mayWrite }) {
   const models = useAll(pathOf(project.id, "/models"));
   const keys = useAll(pathOf(project.id, "/provider_keys"));

@@ -10,7 +10,7 @@ import { html } from "../../lib/html.js";
 const SHADOW = "shadow";
 const SUMS = ["num_model_requests", "input_tokens", "input_cached_tokens", "output_tokens", "cost_nanos"];
 
-/** filters: of useFilters. Usage of an adapter is not told apart by tier. */
+/** Usage by service tier. filters: the result of useFilters; usage of an adapter is not recorded by tier. */
 export function ByTier({ filters, range, currency }) {
   const lists = { project_ids: filters.project, models: filters.model, api_key_ids: filters.key };
   const narrowed = Object.fromEntries(
@@ -66,7 +66,7 @@ export function ByTier({ filters, range, currency }) {
   `;
 }
 
-/** Sums of all buckets by tier, the tier with most requests first. */
+/** Return the sums of all buckets by tier, the tier with most requests first. */
 function byTier(buckets) {
   const found = new Map();
   for (const result of buckets.flatMap(({ results }) => results)) {

@@ -1,10 +1,13 @@
-// What stands in a chart of costs where requests cost nothing.
+// The note in place of a chart of costs if requests cost nothing.
 
 import { useAll } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
 
-/** rows: of `summed`. Undefined where nothing ran. Who sees the price book is told whether there were prices then. */
+/**
+ * Return why requests cost nothing; undefined without requests. rows: the result of `summed`. Readers of the price book
+ * are told whether there were prices at that time.
+ */
 export function useCostNote(rows) {
   const versions = useAll(can("billing.read") ? "/prices" : null).data;
   const last = rows?.findLast(({ num_requests: requests }) => requests > 0);

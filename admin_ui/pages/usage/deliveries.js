@@ -113,7 +113,7 @@ export function Deliveries() {
   `;
 }
 
-/** "delivered", "failing" (it is tried again) or "waiting". */
+/** Return the state of a run: "delivered", "failing" (it is tried again) or "waiting". */
 const stateOf = (run) => (run.delivered_at ? "delivered" : run.last_error ? "failing" : "waiting");
 const TONES = { delivered: "good", failing: "bad", waiting: "warn" };
 const State = ({ run }) => html`

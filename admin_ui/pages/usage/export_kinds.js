@@ -27,7 +27,7 @@ export const FORMATS = {
   ],
 };
 
-/** The format itself, or the kind's first one where it has no such. */
+/** Return the format, or the kind's first format if the kind does not have it. */
 export const formatOf = (kind, format) =>
   FORMATS[kind].some(([name]) => name === format) ? format : FORMATS[kind][0][0];
 

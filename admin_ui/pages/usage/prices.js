@@ -19,7 +19,7 @@ import { now, short } from "../../lib/format/time.js";
 import { SetPrices } from "./set_prices/index.js";
 import { UsageTabs } from "./tabs.js";
 
-/** Each with its state: "in force", "upcoming" or "past". Versions come newest first. */
+/** Return each version with its state: "in force", "upcoming" or "past". Versions come newest first. */
 function withStates(versions) {
   let found = false;
   return versions.map((version) => {

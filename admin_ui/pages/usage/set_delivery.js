@@ -43,7 +43,7 @@ function isPeriod(text) {
   return !Number.isNaN(start) && new Date(start).toISOString().startsWith(text); // 31 February is in March
 }
 
-/** What is wrong with the values, by field: of a folder or of a bucket, as is chosen. */
+/** Return what is wrong with the values, by field: those of a folder or of a bucket, as chosen. */
 function check({ name, kind, schedule, from_period: first, type, ...to }) {
   const bucket = {
     bucket: fits(to.bucket, BUCKET_NAME, "The bucket's name: 3 to 63 lower-case letters, digits, dots and dashes."),
@@ -62,7 +62,7 @@ function check({ name, kind, schedule, from_period: first, type, ...to }) {
   };
 }
 
-/** from: the one that is changed, null for a new one. */
+/** The form of a delivery. from: the delivery to change, null for a new one. */
 export function SetDelivery({ from, onClose }) {
   const initial = {
     name: "",

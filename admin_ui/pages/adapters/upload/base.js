@@ -7,17 +7,17 @@ import { pathOf } from "../../../lib/projects_api.js";
 
 const HINT = "The model that the adapter was trained on. It answers under this model's name.";
 
-/** Names of the base models that a project may use; [] where it needs no choice, or nobody knows yet. */
+/** Return the names of the base models that a project may use; [] if there is no choice, or while they are unknown. */
 export function useBases(projectId) {
   const { data } = useAll(projectId ? pathOf(projectId, "/models") : null);
   const names = (data ?? []).map(({ name }) => name);
   return names.length > 1 ? names : [];
 }
 
-/** The part of a request's body that says the base. bases: of useBases. */
+/** Return the part of a request's body that names the base model. bases: the result of useBases. */
 export const bodyOfBase = (base, bases) => (bases.length ? { base: bases.includes(base) ? base : bases[0] } : {});
 
-/** Field "base" of a form. */
+/** The field "base" of a form. */
 export function BaseField({ form, bases }) {
   return (
     bases.length > 0 &&

@@ -7,7 +7,7 @@ import { filesOfDrop } from "./dropped.js";
 
 const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
 
-/** onFiles(list of File). */
+/** A zone for files to be dropped, or chosen by a click. onFiles: called with a list of File. */
 export function DropZone({ onFiles }) {
   const [over, setOver] = useState(false);
   const files = useRef(null);

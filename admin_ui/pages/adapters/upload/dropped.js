@@ -9,8 +9,9 @@ const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/i;
 const MAX_CONFIG_BYTES = 1 << 20;
 
 /**
- * {archive, name, config, parts}: a Blob to send, what it may be called, the configuration if it is seen, and
- * [[file name, size], …]. Or {problem}: why it cannot be an adapter, and what to do.
+ * Read chosen files; return {archive, name, config, parts}: a Blob to send, a name for the adapter, its configuration
+ * if there is one to read, and [[file name, size], …]. Return {problem} if the files cannot be an adapter: why not, and
+ * what to do.
  */
 export async function readFiles(files) {
   const named = (name) => files.find((file) => file.name === name);
@@ -56,7 +57,7 @@ function problemOf(files, config, weights) {
   );
 }
 
-/** The files of a drop, of folders too. It must be called while the event is handled. */
+/** Return the files of a drop, including those in folders. Call it while the event is handled. */
 export function filesOfDrop(transfer) {
   const entries = [...transfer.items]
     .filter(({ kind }) => kind === "file")
@@ -88,7 +89,7 @@ function folderOf(file) {
   return folders.get(file) || file.webkitRelativePath?.split("/").at(-2) || null;
 }
 
-/** As an adapter may be called: lower case, digits, dots, dashes and underlines. */
+/** Return a text as a valid name of an adapter: lower case, digits, dots, dashes and underscores. */
 export function asName(text) {
   return text
     .toLowerCase()

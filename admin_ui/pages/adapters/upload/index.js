@@ -11,7 +11,10 @@ import { can, useSession } from "../../../lib/session.js";
 import { FromFiles } from "./from_files.js";
 import { FromSource } from "./from_source.js";
 
-/** how: "file" or "source". files: dropped already. name: of the adapter that gets a new version. */
+/**
+ * The dialog that adds an adapter. how: "file" or "source". files: files that were dropped already. name: the adapter
+ * that gets a new version.
+ */
 export function Upload({ how, files, projectId, name = "", onClose, onDone }) {
   const mayImport = useSession().who.imports_from_sources;
   const [busy, setBusy] = useState(false);

@@ -12,7 +12,7 @@ const STEPS = {
   checking: "Inspecting it, then trying it on an engine",
 };
 
-/** state: {step, sent, size, waiting, why, resumed}. */
+/** The progress of an upload. state: {step, sent, size, waiting, why, resumed}, as `send` of transfer.js tells it. */
 export function Progress({ state: { step, sent = 0, size, waiting, why, resumed }, name, onStop }) {
   const pace = useRef(new Pace());
   const perS = step === "sending" ? pace.current.add(sent) : null;

@@ -3,7 +3,7 @@
 
 const BLOCK = 512;
 
-/** files: [[name, Blob], …], names of ASCII below 100 characters. A Blob. */
+/** Return a tar archive as a Blob. files: [[name, Blob], …], with ASCII names below 100 characters. */
 export function tar(files) {
   const parts = files.flatMap(([name, file]) => [
     header(name, file.size),
@@ -13,7 +13,9 @@ export function tar(files) {
   return new Blob([...parts, new Uint8Array(2 * BLOCK)], { type: "application/x-tar" });
 }
 
-/** POSIX.1-1988's, "ustar": numbers are octal text; the checksum is taken with blanks in its place. */
+/**
+ * Return a header of POSIX.1-1988 ("ustar"): numbers are octal text; the checksum is computed with blanks in its place.
+ */
 function header(name, size) {
   const block = new Uint8Array(BLOCK);
   const put = (offset, text) => block.set(new TextEncoder().encode(text), offset);

@@ -11,10 +11,10 @@ const PACE_S = 6;
 const AT_WORK = ["receiving", "fetching", "uploaded"];
 
 /**
- * The answer to an upload (version_state, uploaded_version, …). tell({step, sent, waiting, resumed}) says how far it
- * is: step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error before it. Throws
- * ApiError, and AbortError once the signal aborts; the import then stays and can go on later. base: the name of its
- * base model, undefined for the only one.
+ * Upload an archive; return the answer (version_state, uploaded_version, …). tell({step, sent, waiting, resumed})
+ * reports the progress: step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error
+ * before it. Throws ApiError, and AbortError once the signal aborts; the import then stays and can go on later. base:
+ * the name of its base model, undefined for the only one.
  */
 export async function send({ projectId, name, base: model, archive, promote, signal, tell }) {
   const base = `/projects/${encodeURIComponent(projectId)}/adapter_imports`;
@@ -27,7 +27,7 @@ export async function send({ projectId, name, base: model, archive, promote, sig
   return complete(at, signal);
 }
 
-/** The import of the very same bytes for the same name and base that stopped half way, or a new one. */
+/** Return the interrupted import of the same bytes for the same name and base, or a new import. */
 async function begin(path, wanted, archive) {
   const sha256 = await digest(archive);
   if (sha256 !== null) {
@@ -40,7 +40,8 @@ async function begin(path, wanted, archive) {
 }
 
 /**
- * Browsers compute it on pages with HTTPS and on localhost only; without it an upload goes on within this page alone.
+ * Return the SHA-256 of an archive; null where the browser has none, without HTTPS: then an upload can only go on
+ * within this page.
  */
 async function digest(archive) {
   if (!globalThis.crypto?.subtle || archive.size > MAX_DIGEST_BYTES) return null;
@@ -74,7 +75,7 @@ async function sendPieces(path, received, archive, signal, tell) {
   }
 }
 
-/** An answer may get lost; the import tells when it is over, and asking again gives the same answer. */
+/** Complete an import; return its answer, asking again if an answer was lost, which gives the same answer. */
 async function complete(path, signal) {
   for (let tries = 0; ; tries += 1) {
     try {
@@ -109,11 +110,11 @@ function wait(seconds, signal) {
   });
 }
 
-/** Bytes per second of the last seconds, from how far it was when. */
+/** The pace of an upload: bytes per second over the last seconds. */
 export class Pace {
   #seen = [];
 
-  /** Returns the pace, or null while it is unknown. */
+  /** Record the bytes sent so far; return the pace, or null while it is unknown. */
   add(sent, atMs = performance.now()) {
     this.#seen = [...this.#seen.filter(([at]) => atMs - at < 1000 * PACE_S), [atMs, sent]];
     const [firstAt, first] = this.#seen[0];

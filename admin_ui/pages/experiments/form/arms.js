@@ -73,13 +73,13 @@ export function Arms({ form, models, projectId }) {
   `;
 }
 
-/** Equal parts, as latencies are compared most fairly between arms of one size. */
+/** Return the arms with equal parts: latencies are compared most fairly between arms of one size. */
 function evened(arms) {
   const share = String(Math.floor(10_000 / arms.length) / 100);
   return arms.map((arm) => ({ ...arm, share }));
 }
 
-/** share: the part of the units that its part comes to; undefined while some part is wrong. */
+/** One arm in the form. share: the share of units that its part of the sum is; undefined while some part is wrong. */
 function Arm({ place, arm, share, errors, models, projectId, onChange, onRemove }) {
   const field = (name) => ({
     name: `arms.${place}.${name}`,

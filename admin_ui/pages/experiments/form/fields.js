@@ -1,4 +1,4 @@
-// All fields of an experiment, and those that few need.
+// All fields of the form of an experiment; fields that few people need are folded away.
 
 import { Notice } from "../../../components/feedback.js";
 import { Button } from "../../../components/button.js";
@@ -34,7 +34,7 @@ const CONFLICT = "draft-changed-elsewhere";
 const SOURCES = [...UNIT_SOURCES, ["metadata.", "a key of the request's metadata"]];
 
 /**
- * draft: as it is by now; undefined for a new experiment. above: the page that the reader came from, or should have.
+ * The fields of an experiment. draft: its present state; undefined for a new experiment. above: the page to return to.
  */
 export function Fields({ projectId, draft, models, own, above }) {
   const byName = Object.fromEntries(own.map((metric) => [metric.name, metric]));

@@ -17,7 +17,7 @@ const ACTIONS = [
 ];
 const MAX_PRIMARY = 5;
 
-/** own: [{name, …}] of the project. */
+/** The fields of metrics. own: [{name, …}], the project's own metrics. */
 export function Metrics({ form, own }) {
   const { primary, guardrails, secondary } = form.values;
   const all = [...own.map(({ name }) => [name, `${name}, feedback`]), ...BUILT_IN_METRICS];

@@ -1,4 +1,4 @@
-// What an arm may serve: a base model, an adapter's current version or a certain one, an alias.
+// The models that an arm may serve: a base model, an adapter's current version or a certain one, an alias.
 
 import { Select } from "../../../components/form.js";
 import { useAll, useApi } from "../../../lib/data.js";
@@ -6,8 +6,8 @@ import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 
 /**
- * {options: [[model, title]], adapters, aliases, isLoading}: adapters by the model string that means their current
- * version, names of aliases. exclude: the name that the experiment itself has.
+ * Return {options: [[model, title]], adapters, aliases, isLoading}: adapters by the model string of their current
+ * version, and names of aliases. exclude: the experiment's own name.
  */
 export function useArmModels(projectId, exclude) {
   const bases = useAll(pathOf(projectId, "/models"));
@@ -29,7 +29,7 @@ export function useArmModels(projectId, exclude) {
   };
 }
 
-/** Two to begin with: versions of the adapter that has most of them, else two adapters, else what there is. */
+/** Return two initial models: the last versions of the adapter that has most of them, else two adapters, else any. */
 export function firstModels({ options, adapters }) {
   const [most] = Object.values(adapters).sort((a, b) => b.version - a.version);
   if (most?.previous_version) return [`${most.model}@${most.previous_version}`, `${most.model}@${most.version}`];
@@ -37,7 +37,7 @@ export function firstModels({ options, adapters }) {
   return [names[0], names[1] ?? names[0]];
 }
 
-/** Picks a model, and a version where it is an adapter with several. */
+/** The choice of a model, and of a version if the model is an adapter with several. */
 export function ArmModel({ projectId, models, label, value, onValue, error }) {
   const [bare, version = ""] = value.split("@");
   const adapter = models.adapters[bare];

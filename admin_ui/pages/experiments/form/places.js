@@ -1,4 +1,4 @@
-// The fields of the form: each in words, and the one that a refusal of the API is about.
+// The fields of the form: their names in sentences, and the field that an error of the API is about.
 
 import { METADATA } from "./values.js";
 
@@ -18,7 +18,7 @@ const TITLES = {
   min_days: "the days before a decision",
 };
 
-/** A value of the form, as a sentence names it. */
+/** Return the name of a field for use in a sentence. */
 export const fieldInWords = (name) => TITLES[name] ?? `the ${name}`;
 
 const OF_ARM = {
@@ -42,7 +42,7 @@ const OF_ANALYSIS = {
 const ALONE = new Set(["name", "model", "coverage", "layer", "holdout", "arms"]);
 
 /**
- * The field of the form that the API calls so, such as "arms.1.share" for "arms[1].weight"; undefined where none is.
+ * Return the form's field of an API parameter, such as "arms.1.share" for "arms[1].weight"; undefined if there is none.
  */
 export function fieldOfParam(param, values) {
   if (ALONE.has(param)) return param;
@@ -58,5 +58,5 @@ export function fieldOfParam(param, values) {
   return head === "metrics.secondary" ? "secondary" : undefined;
 }
 
-/** Where the metrics stand that are chosen: those that are not are left out of the definition. */
+/** Return the places of chosen metrics among all; the definition leaves out the others. */
 const placesOf = (metrics) => metrics.flatMap((metric, place) => (metric ? [place] : []));

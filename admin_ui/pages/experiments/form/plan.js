@@ -23,12 +23,12 @@ import { armOf, partsOf, shadowOf, weightOf, windowSeconds } from "./values.js";
 import { wrongPart, wrongValues } from "./wrong.js";
 
 const WAIT_MS = 400;
-/** Parts that come as near as this are one: three arms have 33.33 % each, and the last one 33.34 %. */
+/** The largest difference of parts that count as equal: three arms have 33.33 %, 33.33 % and 33.34 %. */
 const SAME_SHARE = 0.001;
 
 /**
- * {size, problem}: what the project's own traffic says of an effect; problem: why it says nothing. body null: nothing
- * is asked. It is asked anew for another version of the experiment.
+ * Ask the API how large an experiment has to be, going by the project's own traffic; return {size, problem}. problem:
+ * why there is no size. body null: nothing is requested. version: another version of the experiment asks again.
  */
 export function useSize(projectId, body, version = 0) {
   const [found, setFound] = useState({ size: null, problem: null });
@@ -49,24 +49,26 @@ export function useSize(projectId, body, version = 0) {
 }
 
 /**
- * By which metric's past the size is told: a quantile by its mean, what neither ledger nor feedback know by the cost.
+ * Return the metric by whose past the size is computed: for a quantile its mean, for a metric without a past the cost.
  */
 export const sizedBy = (metric) =>
   hasPast(metric) ? (isQuantile(metric) ? metric.split(".")[0] : metric) : "cost_nanos";
 
-/** What the size is of, where that is not the metric itself. */
+/** Return a sentence on the metric that the size is of, if that is another one; else "". */
 export function sizeNote(metric) {
   if (!hasPast(metric)) return `The past does not tell how “${metricTitle(metric)}” varies, so this is for the cost. `;
   return isQuantile(metric) ? "For the mean instead of the quantile: " : "";
 }
 
-/** shares: of the arms; the size knows their number alone. */
+/** Return a sentence that unequal arms need more time; "" for equal ones. shares: the shares of the arms. */
 export const unevenNote = (shares) =>
   shares.some((share) => share && Math.abs(share - shares[0]) > SAME_SHARE)
     ? " That is for arms of one size: with unequal parts it takes longer."
     : "";
 
-/** What is asked for the values of a form; null while they say no metric or no effect. */
+/**
+ * Return the request body for the size by the values of a form; null while a metric or an effect is missing or wrong.
+ */
 export function questionOf(values) {
   const wrong = wrongValues(values);
   const [metric] = values.primary;
@@ -83,7 +85,7 @@ export function questionOf(values) {
   };
 }
 
-/** models: of useArmModels. */
+/** What will happen, in words. models: the result of useArmModels. */
 export function Plan({ projectId, values, models }) {
   const wrong = wrongValues(values);
   const question = questionOf(values);

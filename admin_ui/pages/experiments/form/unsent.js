@@ -1,5 +1,5 @@
-// What was typed into the form of an experiment and is not saved: kept in this tab for the person who typed it, until
-// it is saved or thrown away or that person signs out. What others saved meanwhile is merged with it field by field.
+// Keeps unsaved values of the form of an experiment in this tab, until they are saved or discarded or their author
+// signs out. Values that others saved meanwhile are merged field by field.
 
 import { beforeSignOut, session$ } from "../../../lib/session.js";
 
@@ -7,7 +7,7 @@ const KEY = "lorikeet.experiment-forms";
 
 beforeSignOut(() => sessionStorage.removeItem(KEY));
 
-/** {place: {loaded, values}} of the person who is signed in. */
+/** Return the unsaved forms of the signed-in person, as {place: {loaded, values}}. */
 function read() {
   try {
     const { user, forms } = JSON.parse(sessionStorage.getItem(KEY));
@@ -18,11 +18,12 @@ function read() {
 }
 
 /**
- * What was kept of a form: {loaded: {version, values}, values}; undefined where nothing was. place: which form it is.
+ * Return the unsaved values of a form, {loaded: {version, values}, values}; undefined if there are none. place: the
+ * form's key.
  */
 export const unsentOf = (place) => read()[place];
 
-/** kept: as `unsentOf` gives it back; null forgets it. */
+/** Store unsaved values of a form, in the shape that `unsentOf` returns; null removes them. */
 export function keepUnsent(place, kept) {
   const { [place]: _, ...others } = read();
   const forms = { ...others, ...(kept && { [place]: kept }) };
@@ -38,8 +39,8 @@ export function keepUnsent(place, kept) {
 export const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 /**
- * Values with what was typed since `loaded`, and everything else as it was saved by others. {values, both}: both has
- * the names of the fields that others changed as well, and in another way; there what was typed stays.
+ * Merge the values typed since `loaded` with those that others saved; return {values, both}. both: the names of fields
+ * that both have changed, differently; in these the typed value stays.
  */
 export function merged(loaded, typed, saved) {
   const both = [];

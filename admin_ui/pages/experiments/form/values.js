@@ -18,7 +18,7 @@ export const MAX_KEY_CHARS = 64;
 
 export const MAX_PROMPT_CHARS = 32_768;
 
-/** What lengths of time are given in: [seconds, title], the longest first. */
+/** The units of time of the form: [seconds, title], the longest first. */
 export const WINDOW_UNITS = [
   [String(DAY_S), "days"],
   ["3600", "hours"],
@@ -28,10 +28,10 @@ export const WINDOW_UNITS = [
 
 export const mayAddArm = (arms) => arms.length < MAX_ARMS;
 
-/** The shadow arm of a form; without a model there is none. */
+/** The values of a form without a shadow arm: one whose model is "". */
 const NO_SHADOW = { name: "shadow", model: "", share: "100", defaults: {}, mode: "fill" };
 
-/** What a new experiment has before anybody types. models: [control, treatment] as far as there are any. */
+/** Return the values of a new experiment. models: [control, treatment], as far as there are any. */
 export function initialValues(models) {
   return {
     name: "",
@@ -69,7 +69,7 @@ export const newArm = (name, model = "", share = "0") => ({
   defaults: {},
 });
 
-/** The values of a definition that there is. */
+/** Return the form's values of an existing definition. */
 export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis, shadow }) {
   const parts = partsOfWeights(arms.map(({ weight }) => weight));
   const isMetadata = unit.from.startsWith(METADATA);
@@ -114,22 +114,22 @@ export function valuesOf({ name, model, unit, coverage, layer, holdout, arms, me
   };
 }
 
-/** A length in the longest unit of which it is a whole number. */
+/** Return a duration in the longest unit of which it is a whole number. */
 function windowOf(seconds) {
   const [unit] = WINDOW_UNITS.find(([each]) => seconds % Number(each) === 0) ?? WINDOW_UNITS.at(-1);
   return { window: text(seconds / Number(unit)), window_unit: unit };
 }
 
-/** How long outcomes count, in seconds; NaN where the form does not say. */
+/** Return the outcome window of a form in seconds; NaN if the form has none. */
 export const windowSeconds = ({ window, window_unit: unit }) =>
   window.trim() ? Math.round(Number(window) * Number(unit)) : NaN;
 
-/** A number as it is typed, to its last digit: 0.07 * 100 is 7.000000000000001 to a computer. */
+/** Return a number as a person types it, without rounding errors: 0.07 * 100 is 7.000000000000001 in floating point. */
 const text = (value) => (value === undefined || value === null ? "" : String(Number(value.toPrecision(12))));
 
 /**
- * Weights as parts that are no other split once they are weights again: percents where they come to hundredths of one,
- * else numbers with the same ratio.
+ * Return weights as parts that become the same weights again: percents if they are whole hundredths of a percent, else
+ * numbers with the same ratio.
  */
 function partsOfWeights(weights) {
   const total = weights.reduce((sum, weight) => sum + weight, 0) || 1;
@@ -141,7 +141,10 @@ function partsOfWeights(weights) {
   return weights.map((weight) => (isWhole(scale) ? weight * scale : Math.round(weight * scale * 100) / 100));
 }
 
-/** own: the project's own metrics by name, which say which way is better. */
+/**
+ * Return the definition of a form's values. own: the project's own metrics by name, which say which direction is
+ * better.
+ */
 export function definitionOf(values, own) {
   const goal = (metric) => goalOf(metric, own) ?? "increase";
   const isOwn = (metric) => metric in own;
@@ -173,10 +176,10 @@ export function definitionOf(values, own) {
   };
 }
 
-/** A part that was typed as a percentage, in 10,000ths, which the API takes. */
+/** Return a typed percentage in 10,000ths, as the API takes it. */
 export const weightOf = (part) => Math.round(Number(part) * (PARTS / 100));
 
-/** Arms with their parts as weights. */
+/** Return arms with their parts as weights. */
 export const partsOf = (arms) => arms.map((arm) => ({ ...arm, weight: weightOf(arm.share) }));
 
 export function shadowOf({ name, model, share, defaults, mode }) {

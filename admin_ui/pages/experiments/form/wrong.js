@@ -1,4 +1,4 @@
-// What is wrong with what was typed.
+// Checks of the values typed into the form of an experiment.
 
 import { checkSampling } from "../../../lib/rules/sampling.js";
 import { given, modelName, notLonger, number, whole } from "../../../lib/rules/checks.js";
@@ -12,7 +12,7 @@ import {
   windowSeconds,
 } from "./values.js";
 
-/** What is wrong, {field: sentence}; of arms "arms.0.name". */
+/** Return {field: sentence} of the values that are wrong; a field of an arm is named "arms.0.name". */
 export function wrongValues(values) {
   return {
     name: modelName(values.name),
@@ -52,9 +52,7 @@ function wrongWindow(values) {
   return windowSeconds(values) > MAX_WINDOW_DAYS * DAY_S ? `It is at most ${MAX_WINDOW_DAYS} days.` : undefined;
 }
 
-/**
- * A part of the units, in hundredths of a percent at the finest: the API counts in 10,000ths, and nothing is rounded.
- */
+/** Check a percentage of the units, which has at most two decimal places, since the API counts in 10,000ths. */
 export function wrongPart(text, { min = 0 } = {}) {
   const wrong = given(text, `Give a part of ${min} to 100 %.`) ?? number(text, { min, max: 100 });
   return wrong ?? (/\.\d{3,}/.test(text) ? "At most two digits after the point, such as 0.25." : undefined);
@@ -77,7 +75,7 @@ function wrongArms(arms) {
 
 export const TOO_FEW = "At least two arms need a part above 0.";
 
-/** The place of the first part that should be above 0, where less than two are; undefined where nothing is wrong. */
+/** Return the place of the first part that has to be above 0, if fewer than two are; else undefined. */
 export function tooFew(parts) {
   const isAbove = (part) => Number(part) > 0;
   return parts.filter(isAbove).length < 2 ? parts.findIndex((part) => !isAbove(part)) : undefined;

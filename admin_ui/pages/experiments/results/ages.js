@@ -18,8 +18,8 @@ const EVERY_MS = 60_000;
 const dayName = (at) => `day ${at / DAY_S + 1}`;
 
 /**
- * Of one metric, each arm's difference from the control by days since exposure. Where an effect is proven, what is
- * known of whether it is for the novelty alone: nothing where outcome windows have less than two days.
+ * Each arm's difference from the control in one metric, by days since exposure, with a notice if a proven effect may be
+ * due to novelty. Shows nothing if outcome windows are shorter than two days.
  */
 export function ByAge({ projectId, experiment, look, own, currency }) {
   const { data } = useApi(experimentPath(projectId, experiment.id, "/ages"), {}, { every: EVERY_MS });
@@ -85,7 +85,7 @@ function NotKnown({ experiment: { analysis } }) {
   `;
 }
 
-/** Of metrics that decide, since those are what somebody chooses an arm by. */
+/** The notice that effects on deciding metrics fade, by which somebody might choose an arm. */
 function Fading({ found, experiment: { metrics } }) {
   const deciding = metrics.primary.map(({ metric }) => metric);
   const fading = found.filter(({ metric, trend }) => trend === "fading" && deciding.includes(metric));

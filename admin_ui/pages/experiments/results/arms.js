@@ -49,7 +49,7 @@ export function ArmUnits({ look, experiment }) {
   `;
 }
 
-/** Beside the arms, and not compared with them: nobody got its answers, and copies wait behind requests. */
+/** The shadow arm. It is not compared with the arms: no client got its answers, and copies wait behind requests. */
 export function ShadowArm({ shadow, currency }) {
   const times = ({ p50, p95 }) =>
     p50 === null

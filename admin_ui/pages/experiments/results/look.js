@@ -1,8 +1,8 @@
-// What one look at an experiment showed, as rows of tables and points of pictures.
+// The results of one look at an experiment, as rows of tables and points of charts.
 
 /**
- * Comparisons and quantiles of one role, in the order of their declaration; of guardrails with what each does:
- * {metric, arm, control, treatment, verdict, text, …}. A metric of which too little is known is there, with the verdict
+ * Return the comparisons and quantiles of one role as rows, in the order of declaration: {metric, arm, control,
+ * treatment, verdict, text, …}, for guardrails also their action. A metric with too little data has the verdict
  * "waits".
  */
 export function rowsOf({ comparisons, quantiles, guardrails }, role, { metrics, arms }) {
@@ -27,27 +27,31 @@ export function rowsOf({ comparisons, quantiles, guardrails }, role, { metrics, 
   );
 }
 
-/** Names of the metrics of one role. */
+/** Return the names of the metrics of one role. */
 const declaredOf = (metrics, role) =>
   role === "primary" ? metrics.primary.map(({ metric }) => metric) : metrics.secondary;
 
 /**
- * Names of all metrics of an experiment, those that decide first, then those that are watched by themselves, each once.
+ * Return the names of all metrics of an experiment, each once: first those that decide, then guardrails, then secondary
+ * ones.
  */
 export const metricsOf = ({ primary, guardrails, secondary }) => [
   ...new Set([...primary.map(({ metric }) => metric), ...guardrails.map(({ metric }) => metric), ...secondary]),
 ];
 
 /**
- * {value, low, high} of the difference from the control as a part of the control's value; undefined while that is not
- * told from 0.
+ * Return {value, low, high} of the difference from the control, relative to the control's value; undefined while that
+ * value is not distinguished from 0.
  */
 export function relativeOf(row) {
   const each = row?.source ?? row;
   return each?.relative_interval ? { value: each.relative_effect, ...each.relative_interval } : undefined;
 }
 
-/** The same in the metric's unit; undefined where nothing was compared yet. A bound that is not there yet is null. */
+/**
+ * Return {value, low, high} of the difference from the control in the metric's unit; undefined if nothing was compared
+ * yet. A bound is null while there is none.
+ */
 export function absoluteOf(row) {
   const each = row?.source ?? row;
   if (each?.difference) {

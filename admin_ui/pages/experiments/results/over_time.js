@@ -18,8 +18,8 @@ const METRIC_OVER_TIME_HINT =
 const DAY_S = 86_400;
 
 /**
- * The effect of each arm as looks at the end of each day had it, as a part of the control's value where it is told from
- * 0.
+ * A chart of each arm's effect by the look at the end of each day, relative to the control's value if that is
+ * distinguished from 0.
  */
 export function OverTime({ look, days: before, experiment, own, currency }) {
   const metrics = metricsOf(experiment.metrics);
@@ -70,8 +70,8 @@ export function OverTime({ look, days: before, experiment, own, currency }) {
 }
 
 /**
- * Days with the look that the tables below show in the place of the last one, which is the same sums read at another
- * moment: the picture and the tables never say different things.
+ * Return the days with the last one replaced by the look of the tables below, which was read at another time: chart and
+ * tables then agree.
  */
 function withLook(days, look) {
   const day = days.at(-1)?.day ?? new Date(1000 * look.looked_at).toISOString().slice(0, 10);

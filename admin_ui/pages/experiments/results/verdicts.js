@@ -1,4 +1,4 @@
-// What one comparison says: its verdict in a word, and its difference with the interval.
+// One comparison in words: its verdict, and its difference with the interval.
 
 import { change } from "../../../lib/format/format.js";
 import { now, short } from "../../../lib/format/time.js";
@@ -6,7 +6,7 @@ import { html } from "../../../lib/html.js";
 import { absoluteOf, relativeOf } from "./look.js";
 import { shownDifference, spanShown } from "../words.js";
 
-/** By verdict: [word, tone]. */
+/** The word and the tone of each verdict. */
 export const WORD = {
   better: ["better", "good"],
   worse: ["worse", "bad"],
@@ -17,7 +17,7 @@ export const WORD = {
   safe: ["safe", "good"],
 };
 
-/** The interval first: a difference without it says nothing. */
+/** The difference of a row with its interval, without which a difference says nothing. */
 export function Difference({ row, own, currency }) {
   const relative = relativeOf(row);
   const { value, low, high } = relative ?? absoluteOf(row) ?? {};
@@ -39,7 +39,10 @@ const PROVEN = {
   different: "differs, which is proven",
 };
 
-/** What a row says, where its difference stands beside it. firstAt: Unix seconds before which nothing can be known. */
+/**
+ * Return what a row proves, as a sentence beside its difference. firstAt: Unix seconds before which nothing can be
+ * known.
+ */
 export function concludedOf({ arm, verdict, action }, { firstAt, windowText }) {
   if (verdict === "waits")
     return firstAt > now()

@@ -20,7 +20,7 @@ export const ROLES = [
   ["secondary", "Only watched", "Of those that are marked as different, few are false; they decide nothing."],
 ];
 
-/** Why a copy of a request was not run. */
+/** The reasons why a copy of a request was not run, in words. */
 export const OUTCOMES = {
   full: "too many waited",
   late: "waited for too long",
@@ -31,7 +31,10 @@ export const OUTCOMES = {
   stopped: "the gateway stopped",
 };
 
-/** What rows wait for: a unit's window, of which the first cannot end before that of a unit that came at the start. */
+/**
+ * Return what rows without data wait for: the end of the first unit's outcome window, which cannot come before the
+ * window of a unit that came at the start ends.
+ */
 export const waitingOf = ({ started_at: startedAt, analysis }) => ({
   firstAt: startedAt + analysis.outcome_window_seconds,
   windowText: windowInWords(analysis),

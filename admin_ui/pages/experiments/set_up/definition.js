@@ -11,7 +11,7 @@ export const times = ({ created_at: created, started_at: started, stopped_at: st
     ["Decided", decided],
   ].map(([name, at]) => [name, at ? html`<${Time} at=${at} />` : undefined]);
 
-/** What a new experiment like this one would be created with. */
+/** Return the definition with which a copy of this experiment would be created. */
 export function definitionOf({ name, model, unit, coverage, layer, holdout, arms, metrics, analysis, shadow }) {
   const given = (values) => Object.fromEntries(Object.entries(values ?? {}).filter(([, value]) => value !== null));
   const targetOf = ({ model, defaults, mode }) => ({

@@ -1,4 +1,4 @@
-// One unit of which nothing is to be kept.
+// The form by which all data of one unit is deleted.
 
 import { Confirm } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";
@@ -17,7 +17,7 @@ const FORGET_A_UNIT_HINT =
   "For somebody who asks that nothing be kept about them: what experiments know of one unit goes, and the " +
   "sums are corrected.";
 
-/** The name is typed into a form and sent once; it is in no address and is not kept. */
+/** The form that forgets a unit. The unit's name is sent once; it is in no URL and is not stored. */
 export function Forget({ projectId }) {
   const [asked, ask] = useState(null);
   const form = useForm(

@@ -1,4 +1,4 @@
-// Holdouts: units that take part in no experiment that names them.
+// Holdouts: units that take part in no experiment that names the holdout.
 
 import { Button } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

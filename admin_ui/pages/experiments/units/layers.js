@@ -1,4 +1,4 @@
-// Layers: experiments of one have no unit in common.
+// Layers: two experiments of one layer have no unit in common.
 
 import { Button } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

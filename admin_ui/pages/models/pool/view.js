@@ -1,4 +1,4 @@
-// What is shown of a pool: the change under way, replicas, revisions, and who may use it.
+// The parts of a pool's page: the change under way, replicas, revisions, and who may use it.
 
 import { Badge } from "../../../components/badge.js";
 import { Num, Time } from "../../../components/numbers.js";

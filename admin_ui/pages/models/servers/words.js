@@ -31,7 +31,7 @@ export const SETTINGS_HINT =
 
 export const kindOf = ({ engine }) => KINDS.find(([key]) => key === engine)?.[1] ?? engine;
 
-/** Whether a pool's servers are of another maker, which no agent starts. */
+/** Return whether a pool's servers are of another maker and not started by agents. */
 export const isForeign = ({ engine, is_managed: isManaged }) => Boolean(engine) && engine !== "lorikeet" && !isManaged;
 
 export const whoseKeys = ({ settings }) => OWN_KEYS.find(([key]) => key === (settings.own_keys ?? "none"))[1];

@@ -1,4 +1,4 @@
-// How a request ended and why, and what it asked for.
+// A request's end with the reason, and its model and parameters.
 
 import { Code } from "../../../components/button.js";
 import { Notice } from "../../../components/feedback.js";

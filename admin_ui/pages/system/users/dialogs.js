@@ -128,7 +128,9 @@ function ChangePerson({ user, onClose }) {
   `;
 }
 
-/** Asks, and in its place shows the password: closing the question then closes nothing. */
+/**
+ * The question before a password is reset, which the new password then replaces, so that closing it does nothing else.
+ */
 function Reset({ user, onClose }) {
   const [made, setMade] = useState(null);
   const isDone = useRef(false);

@@ -1,11 +1,11 @@
-// The API keys that end with a person, before they do.
+// The API keys that would be revoked together with their owner.
 
 import { html } from "../../../lib/html.js";
 import { isInUse } from "./state.js";
 
 /**
- * list: of useAll, of keys that the person owns. where: " here", of those of one tenant. ofWhom(key): whose it is,
- * where that may be anybody's.
+ * A sentence on these keys, and their list. list: the person's keys, as useAll returns them. where: " here" for the
+ * keys of one tenant. ofWhom(key): the tenant of a key, if there may be several.
  */
 export function EndingKeys({ list, where = "", ofWhom }) {
   if (list.loading) return html`<p class="hint">Looking for the keys that they own …</p>`;

@@ -29,7 +29,7 @@ const EXPIRIES = [
 const NETWORK = /^[\da-f.:]+(\/\d{1,3})?$/i;
 const split = (networks) => networks.split(/[\s,]+/).filter(Boolean);
 
-/** Values of a form, of an existing key or of none. */
+/** Return the values of a form for an existing key, or for a new one. */
 export function valuesOf(key) {
   return {
     name: key?.name ?? "",
@@ -42,7 +42,7 @@ export function valuesOf(key) {
   };
 }
 
-/** What is wrong with them, by field. */
+/** Return what is wrong with the values, by field. */
 export function checkKey({ name, scopes, expires_at: when, date, models, ip_allowlist: networks }) {
   const day = date && Date.parse(`${date}T23:59:59`);
   return {
@@ -56,7 +56,7 @@ export function checkKey({ name, scopes, expires_at: when, date, models, ip_allo
   };
 }
 
-/** The same as the API takes them. */
+/** Return the values as the API takes them. */
 export function bodyOf(values, key) {
   const networks = split(values.ip_allowlist);
   return {
@@ -114,7 +114,7 @@ export function KeyFields({ form, projectId, apiKey, accounts = [] }) {
   `;
 }
 
-/** value: ids of models, null for all. */
+/** The choice of models. value: the ids of models, null for all. */
 function Models({ projectId, value, onValue, error }) {
   // The one list of the admin API that names all models that a project can call.
   const known = useApi(can("limits.read", projectId) ? pathOf(projectId, "/rate_limits") : null, { limit: 100 });

@@ -9,7 +9,10 @@ import { pathOf } from "../../../lib/projects_api.js";
 import { toast } from "../../../components/toast.js";
 import { KeyFields, bodyOf, checkKey, valuesOf } from "./fields.js";
 
-/** onMade(key): with its value. accounts: service accounts which could own it. */
+/**
+ * The form for a new key. onMade(key): called with the key and its secret. accounts: the service accounts that may own
+ * the key.
+ */
 export function NewKey({ projectId, accounts, onMade, onClose }) {
   const form = useForm(
     valuesOf(null),

@@ -14,7 +14,10 @@ import { html, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { isInUse } from "./state.js";
 
-/** list: of useList. keys: the project's, for how many each owns. */
+/**
+ * The service accounts of a tenant. list: as useList returns it. keys: the project's keys, to count those of each
+ * account.
+ */
 export function ServiceAccounts({ projectId, list, keys, may, onMade }) {
   const [act, setAct] = useState(null);
   const close = () => setAct(null);

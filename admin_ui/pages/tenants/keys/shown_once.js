@@ -7,7 +7,10 @@ import { Secret } from "../../../components/secret.js";
 import { html } from "../../../lib/html.js";
 import { FirstRequest } from "../first_request.js";
 
-/** apiKey: with its value. title; children: what else there is to say. href: where its tenant is, if not here. */
+/**
+ * A new key, shown once. apiKey: the key with its secret. title, children: further text. href: the tenant's page, if
+ * this is another one.
+ */
 export function KeyShownOnce({ apiKey, title, children, href, onClose }) {
   return html`
     <${Dialog}

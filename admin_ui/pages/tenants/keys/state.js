@@ -1,10 +1,10 @@
-// What a key is now, in one word.
+// The state of a key, in one word.
 
 import { now } from "../../../lib/format/time.js";
 
 const SOON_S = 7 * 86_400;
 
-/** active, suspended, expired or revoked. */
+/** Return the state of a key: active, suspended, expired or revoked. */
 export function stateOf(key) {
   if (key.revoked_at) return "revoked";
   if (key.expires_at && key.expires_at <= now()) return "expired";
@@ -13,7 +13,7 @@ export function stateOf(key) {
 
 export const isInUse = (key) => ["active", "suspended"].includes(stateOf(key));
 
-/** Not where that was meant: of a key that was made for less. */
+/** Return whether a key expires soon, unless it was made for less than that time. */
 export const endsSoon = (key) =>
   isInUse(key) && key.expires_at && key.expires_at - now() < SOON_S && key.expires_at - key.created_at >= SOON_S;
 

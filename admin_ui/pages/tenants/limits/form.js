@@ -23,8 +23,9 @@ const WINDOWS = [
 const ONE = ["none", "in one request"];
 
 /**
- * base: path of the limits. limit: to change, null for a new one. keysOnly: the reader may bound keys alone. preset:
- * values to begin with. onChange(limit): asked to change one that is there.
+ * The form of a limit. base: the path of the limits. limit: the limit to change, null for a new one. keysOnly: the
+ * reader may set limits of keys alone. preset: initial values. onChange(limit): called to change a limit that exists
+ * already.
  */
 export function SetLimit({
   base,
@@ -179,7 +180,7 @@ function valuesOf(limit, preset) {
   };
 }
 
-/** In the unit that the API counts in: whole numbers, nanos of the currency, bytes. */
+/** Return the maximum in the API's unit: a whole number, nanos of the currency, or bytes. */
 function amountOf({ unit, max }) {
   return unit === "cost_nanos" ? toNanos(max) : Number(max) * (unit === "storage_bytes" ? MIB : 1);
 }
@@ -213,7 +214,7 @@ function amountComplaint({ unit, max }, currency) {
     : "Give a whole number of MiB.";
 }
 
-/** The limit that is there already of the same unit, window, model, key and hardness. */
+/** Return the existing limit with the same unit, window, model, key and hardness; null if there is none. */
 async function sameAs(base, wanted) {
   for await (const limit of pages(base)) {
     const alike = ["unit", "window", "hard"].every((name) => limit[name] === wanted[name]);

@@ -11,7 +11,10 @@ import { invalidate } from "../../../lib/data.js";
 import { html, useState } from "../../../lib/html.js";
 import { bounds, isBalance, rulesOf, shownAs, titleOf } from "./words.js";
 
-/** keyName(id): of an API key. mayChange(limit). onChange(limit): asked for a change. */
+/**
+ * The gauges of limits. keyName(id): the name of an API key. mayChange(limit): whether the reader may change it.
+ * onChange(limit): called to change a limit.
+ */
 export function LimitGauges({ limits, base, currency, keyName, mayChange, onChange }) {
   const [removing, remove] = useState(null);
   return html`

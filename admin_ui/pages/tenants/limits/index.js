@@ -1,4 +1,4 @@
-// A tenant's limits, how much of each is used, reserved and free; rate limits by model; what it may spend.
+// A tenant's limits with the used, reserved and free part of each; rate limits by model; the limits of cost.
 
 import { Button } from "../../../components/button.js";
 import { Empty, ErrorBox, Skeleton } from "../../../components/feedback.js";

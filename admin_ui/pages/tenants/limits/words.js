@@ -18,7 +18,7 @@ export const COUNTED = ["tokens", "input_tokens", "output_tokens", "requests", "
 const SIZES = ["tokens", "input_tokens", "output_tokens"];
 const WINDOWS = { minute: "per minute", day: "per day", month: "per month" };
 
-/** "Tokens per day", "Prepaid balance", "Tokens of one request". */
+/** Return the title of a limit: "Tokens per day", "Prepaid balance", "Tokens of one request". */
 export function titleOf({ unit, window, hard }) {
   if (isBalance({ unit, window })) return "Prepaid balance";
   if (bounds({ unit, window })) return `${UNITS[unit]} of one request`;
@@ -28,19 +28,19 @@ export function titleOf({ unit, window, hard }) {
 
 export const isBalance = ({ unit, window }) => unit === "cost_nanos" && window === "none";
 
-/** It bounds each request by itself: nothing is used up. */
+/** Return whether a limit bounds each request by itself, so that nothing of it is used up. */
 export const bounds = ({ unit, window }) => SIZES.includes(unit) && window === "none";
 
-/** One of nothing is full. */
+/** Return the used share of a limit; a limit of 0 is full. */
 export const shareOf = ({ used, reserved, max }) => (max > 0 ? (used + reserved) / max : 1);
 
-/** shown(value): a value of this unit as text. */
+/** Return a function that shows a value of this unit as text. */
 export function shownAs(unit, currency = "usd") {
   if (unit === "cost_nanos") return (value) => format.money(value, currency);
   return unit === "storage_bytes" ? format.bytes : format.count;
 }
 
-/** What happens at its end, and when it is free again. */
+/** Return what happens when a limit is used up, and when it begins anew. */
 export function rulesOf(limit) {
   if (bounds(limit)) return "Longer requests are refused.";
   if (limit.max === 0 && limit.hard) return "Lets nothing through.";

@@ -1,4 +1,4 @@
-// How a changed setting of a tenant is saved.
+// Saves a changed setting of a tenant.
 
 import { toast } from "../../../components/toast.js";
 import { post } from "../../../lib/api.js";

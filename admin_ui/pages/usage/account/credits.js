@@ -12,7 +12,7 @@ import { money } from "../../../lib/format/format.js";
 import { html } from "../../../lib/html.js";
 import { now } from "../../../lib/format/time.js";
 
-/** What is left of one: nothing of a lapsed one. */
+/** Return what is left of a credit: nothing if it has lapsed. */
 const leftOf = (credit) => credit.amount_nanos - credit.drawn_nanos - (credit.lapsed_nanos ?? 0);
 
 function stateOf(credit) {

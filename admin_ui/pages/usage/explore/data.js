@@ -1,4 +1,5 @@
-// What the explorer asks: the busiest of one kind, narrowed, and how they went over time beside all the others.
+// The data of the explorer: the busiest tenants, models, adapters or keys, filtered, and their usage over time beside
+// all others.
 
 import { column, summed, useBuckets } from "../../../lib/buckets.js";
 import { coloursOf } from "../../../lib/colours.js";
@@ -9,7 +10,7 @@ import { useLocation } from "../../../lib/router.js";
 export const MAX_ROWS = 100;
 const NUM_SERIES = 7;
 
-/** By what traffic is told apart: [group_by, title, its filter in the URL, its list in the API]. */
+/** The groups of traffic: [group_by, title, its filter in the URL, its list in the API]. */
 export const GROUPS = [
   ["project_id", "Tenant", "project", "project_ids"],
   ["model", "Model", "model", "models"],
@@ -17,7 +18,7 @@ export const GROUPS = [
   ["api_key_id", "Key", "key", "api_key_ids"],
 ];
 
-/** What is drawn: [name, title, unit, the number of a result or row]. */
+/** The measures of traffic: [name, title, unit, the number of a result or row]. */
 export const MEASURES = [
   ["cost", "Cost", "money", (row) => row.cost_nanos ?? 0],
   ["tokens", "Tokens", "tokens", (row) => (row.input_tokens ?? 0) + (row.output_tokens ?? 0)],
@@ -28,7 +29,7 @@ export const MEASURES = [
 export const groupOf = (name) => GROUPS.find(([group]) => group === name) ?? GROUPS[0];
 export const measureOf = (name) => MEASURES.find(([measure]) => measure === name) ?? MEASURES[0];
 
-/** {project, model, adapter, key} of the URL; the project of the switch, or a member's own. */
+/** Return the filters {project, model, adapter, key} of the URL; project is the current project. */
 export function useFilters(projectId) {
   const { query } = useLocation();
   const filters = Object.fromEntries(GROUPS.map(([, , name]) => [name, query.get(name) ?? ""]));
@@ -38,7 +39,7 @@ export function useFilters(projectId) {
 const lists = (filters) =>
   Object.fromEntries(GROUPS.filter(([, , name]) => filters[name]).map(([, , name, list]) => [list, [filters[name]]]));
 
-/** Name of an adapter, a key or a model, as traffic has it. */
+/** Return the name of an adapter, a key or a model, as the traffic API has it. */
 export function useNameOf([group, , , list], id, range) {
   const { data } = useApi("/traffic/top", {
     by: group,
@@ -51,7 +52,10 @@ export function useNameOf([group, , , list], id, range) {
   return data?.data[0]?.name ?? id;
 }
 
-/** {top, times, series, error}: rows of the busiest; series of the first of them, and of all others together. */
+/**
+ * Return {top, times, series, error}. top: the rows of the busiest; series: those of the first rows, and of all others
+ * together.
+ */
 export function useExplored({ group, measure, filters, range }) {
   const narrowed = lists(filters);
   const [name, , , value] = measureOf(measure);

@@ -1,11 +1,11 @@
-// What the numbers are narrowed to, each of which may be taken away.
+// The active filters of the explorer, each with a button that removes it.
 
 import { Button } from "../../../components/button.js";
 import { html } from "../../../lib/html.js";
 import { setQuery } from "../../../lib/router.js";
 import { GROUPS, useNameOf } from "./data.js";
 
-/** Filters that are on, but for the project, which the switch above shows. */
+/** The active filters, except the project, which is chosen above. */
 export function Marks({ filters, range }) {
   return GROUPS.filter(([, , name]) => name !== "project" && filters[name]).map(
     (group) => html`<${Mark} key=${group[0]} group=${group} id=${filters[group[2]]} range=${range} />`,

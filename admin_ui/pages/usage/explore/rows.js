@@ -10,7 +10,10 @@ import { groupOf } from "./data.js";
 
 const ENDS = ["num_errors", "num_refused", "num_cancelled"];
 
-/** hasEnds: whether it is known how requests ended, which it is not by key. */
+/**
+ * The table of the numbers. hasEnds: whether the numbers of failed, refused and cancelled requests are known; by key
+ * they are not.
+ */
 export function Rows({ rows, group, filters, range, hasEnds }) {
   const [, title, filter] = groupOf(group);
   const nameOf = ({ id, name }) => (id === "" ? "None: the base" : name);
@@ -78,6 +81,6 @@ export function Rows({ rows, group, filters, range, hasEnds }) {
   `;
 }
 
-/** Filters for the link of a row: all that are on, but the one that the row itself is. */
+/** Return the filters for the link of a row: all active ones except the row's own. */
 const given = (filters, own) =>
   Object.fromEntries(Object.entries(filters).filter(([name, value]) => value && name !== own));

@@ -9,7 +9,10 @@ import { html } from "../../../lib/html.js";
 import { Discounts, Entries } from "./rows.js";
 import { NEW_ENTRY, check, sent, typed } from "./values.js";
 
-/** from: the version that it begins from, if there is one. onDone(version). */
+/**
+ * The form of a version of the price book. from: the version to begin from, if there is one. onDone(version): called
+ * once it is saved.
+ */
 export function SetPrices({ from, onClose, onDone }) {
   const form = useForm(
     {

@@ -6,7 +6,7 @@ import { html } from "../../../lib/html.js";
 import { useProjects } from "../../../lib/projects.js";
 import { NEW_ENTRY, PRICES, TIERS } from "./values.js";
 
-/** Rows of a list in a form: add, change, remove. */
+/** Return the rows of a list in a form, with functions that add, change and remove rows. */
 function useRows(form, name) {
   const rows = form.values[name];
   return {

@@ -21,7 +21,7 @@ const basisPoints = (percent) => Math.round(Number(String(percent).replace(",", 
 
 const LABEL = /^(\*|[A-Za-z0-9._-]{1,64})$/;
 
-/** What is wrong, by place and field: "entries.0.input". */
+/** Return what is wrong, by place and field: "entries.0.input". */
 export function check({ entries, discounts, currency, effective_at: at }) {
   const wrong = {};
   entries.forEach((entry, place) => {
