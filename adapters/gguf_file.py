@@ -1,4 +1,4 @@
-"""An adapter as the file that llama.cpp takes (GGUF), named by the digest of its content. An entry point of its own.
+"""Writes an adapter as a GGUF file for llama.cpp, named by the digest of the adapter's content.
 
 y += (alpha / rank) * (x @ a.T) @ b.T is what llama.cpp computes; alpha is 1 for the whole file here, and each module's
 own scaling and rank are in its b. Knows nothing of servers.
@@ -28,7 +28,7 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
 """llama.cpp's name of each architecture, by the `model_type` of its configuration."""
 
 PERMUTED = frozenset({"llama"})
-"""Architectures whose rotary halves lie beside each other at llama.cpp, so that the rows of q and k change places."""
+"""Architectures for which llama.cpp interleaves the rotary halves of a head, so that rows of q and k are reordered."""
 
 _NAMES = {
     "q_proj": "attn_q",
@@ -105,11 +105,11 @@ def _scaled(weights: BinaryIO, module: AdapterModule, architecture: str, config:
         num_heads = config.get("num_key_value_heads") or num_heads
     if len(b) % (2 * num_heads):
         raise AdapterRejected([f"layer {module.layer} {module.projection}: {len(b)} rows are not of {num_heads} heads"])
-    return with_halves_beside(b, num_heads)
+    return interleave_halves(b, num_heads)
 
 
-def with_halves_beside(rows: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """Return rows of q or k, of shape [out, any], in llama.cpp's order: the two rotary halves of each head in turns."""
+def interleave_halves(rows: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+    """Return rows of q or k [out, any] with the two rotary halves of each head interleaved, as in llama.cpp."""
     halves = rows.reshape(num_heads, 2, len(rows) // num_heads // 2, rows.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
 

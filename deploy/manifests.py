@@ -1,4 +1,4 @@
-"""`python -m deploy.manifests`: what the chart makes of values, without a cluster.
+"""`python -m deploy.manifests`: render the Helm chart without a cluster.
 
 Without an argument it writes the manifests of `deploy/kubernetes`; with the path of a file of values, or `-` for
 standard input, it prints one. Needs the package helm-python-sdk, which is Helm as a library.
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent
 CHART = FOLDER / "chart"
 OUT = FOLDER / "kubernetes"
 SETS = ("cpu-demo", "production")
-"""The sets of values whose manifests are kept."""
+"""The sets of values whose manifests the repository has."""
 RELEASE = "lorikeet"
 NOTES = "NOTES.txt"
 HEAD = "# Made of deploy/chart/values/{name}.yaml by `make manifests`: change it there. Alerts are in deploy/alerts.\n"
@@ -41,26 +41,26 @@ def has_objects(text: str) -> bool:
 
 
 def set_of(name: str) -> dict[str, Any]:
-    """Return a set of values of the chart."""
+    """Return a set of values of the chart by its name."""
     values: dict[str, Any] = yaml.safe_load((CHART / f"values/{name}.yaml").read_text())
     return values
 
 
-def kept(name: str) -> str:
-    """Return a manifest as it is kept: without the alerts, which are in the repository already."""
+def stored_manifest(name: str) -> str:
+    """Return a manifest as the repository has it: without the alerts, which are in a file of their own."""
     values = set_of(name)
     values["monitoring"] = {**values.get("monitoring", {}), "alerts": False}
     return HEAD.format(name=name) + render(values)
 
 
 def main() -> None:
-    """Print a manifest, or write those that are kept."""
+    """Print a manifest, or write those that the repository has."""
     if len(sys.argv) > 1:
         text = sys.stdin.read() if sys.argv[1] == "-" else Path(sys.argv[1]).read_text()
         sys.stdout.write(render(yaml.safe_load(text)))
         return
     for name in SETS:
-        (OUT / f"{name}.yaml").write_text(kept(name))
+        (OUT / f"{name}.yaml").write_text(stored_manifest(name))
 
 
 if __name__ == "__main__":

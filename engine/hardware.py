@@ -23,7 +23,7 @@ def use_huge_pages() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
-def num_threads(asked: int) -> int:
+def num_threads(requested: int) -> int:
     """Return the number of threads. 0: as many as OMP_NUM_THREADS says, or every processor this process may use.
 
     More threads than processors only get in each other's way.
@@ -31,10 +31,10 @@ def num_threads(asked: int) -> int:
     Raises SetupError: when more are asked for than there are processors to use.
     """
     available = len(os.sched_getaffinity(0))
-    if asked > available:
-        raise SetupError(f"LORIKEET_NUM_THREADS is {asked}, but only {available} processors can be used")
+    if requested > available:
+        raise SetupError(f"LORIKEET_NUM_THREADS is {requested}, but only {available} processors can be used")
     usual = os.environ.get("OMP_NUM_THREADS", "")
-    return asked or (min(int(usual), available) if usual.isdecimal() and int(usual) else available)
+    return requested or (min(int(usual), available) if usual.isdecimal() and int(usual) else available)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -53,14 +53,14 @@ FLOAT8_CAPABILITY = (8, 9)
 """The compute capability from which on NVIDIA's GPUs compute in FP8."""
 
 
-def check_kv_dtype(asked: str, device: torch.device) -> None:
+def check_kv_dtype(requested: str, device: torch.device) -> None:
     """Check that a device has the number format that is asked for its KV cache.
 
     Raises SetupError: when it has not.
     """
-    if asked == "fp8" and device.type != "cuda":
+    if requested == "fp8" and device.type != "cuda":
         raise SetupError("LORIKEET_KV_DTYPE is fp8, which is for a GPU; set it to auto")
-    if asked == "fp8" and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+    if requested == "fp8" and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
         raise SetupError("LORIKEET_KV_DTYPE is fp8, which this GPU does not compute in; set it to auto")
 
 
@@ -76,9 +76,9 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
 
 
-def batched_tokens(asked: int, device: torch.device) -> int:
+def batched_tokens(requested: int, device: torch.device) -> int:
     """Return the tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
-    return asked or (2048 if device.type == "cuda" else 512)
+    return requested or (2048 if device.type == "cuda" else 512)
 
 
 def free_host_bytes() -> int | None:

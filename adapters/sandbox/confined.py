@@ -72,12 +72,12 @@ def main() -> None:
     """
     module, encoded, argument = sys.argv[1:]
     limits = msgspec.json.decode(encoded, type=Limits)
-    stand_back(limits.niceness)
+    lower_priority(limits.niceness)
     work = importlib.import_module(module).work
     answer(work, argument.encode(), limits)
 
 
-def stand_back(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """Lower the priority of this process, and give it a session of its own, so that other work comes first.
 
     If Linux groups processes by session, each group gets an equal share of the processors and niceness counts within

@@ -109,7 +109,7 @@ def _attention_biases(raw: Raw) -> Raw:
     return {"qkv_bias": has_biases, "o_bias": has_biases}
 
 
-def _granite(raw: Raw) -> Raw:
+def _granite_fields(raw: Raw) -> Raw:
     divisor = number(raw, "logits_scaling", 1.0)
     if divisor == 0:
         raise UnsupportedModel("config.json: logits_scaling must be a finite number, and not 0")
@@ -117,11 +117,11 @@ def _granite(raw: Raw) -> Raw:
     return _attention_biases(raw) | {key: number(raw, key, 1.0) for key in factors} | {"logits_divisor": divisor}
 
 
-def _smollm3(raw: Raw) -> Raw:
+def _smollm3_fields(raw: Raw) -> Raw:
     return _attention_biases(raw) | {"unrotated_layers": unrotated_layers(raw)}
 
 
-def _gemma(raw: Raw) -> Raw:
+def _gemma_fields(raw: Raw) -> Raw:
     """Return the fields that Gemma 2 and 3 share (Gemma Team, 2024, arXiv 2408.00118; 2025, arXiv 2503.19786)."""
     if raw.get("use_bidirectional_attention"):
         raise UnsupportedModel("config.json: use_bidirectional_attention is not supported")
@@ -138,19 +138,19 @@ def _gemma(raw: Raw) -> Raw:
     }
 
 
-def _gemma2(raw: Raw) -> Raw:
+def _gemma2_fields(raw: Raw) -> Raw:
     caps = {"attention_softcap": "attn_logit_softcapping", "logits_softcap": "final_logit_softcapping"}
-    return _gemma(raw) | {
+    return _gemma_fields(raw) | {
         field: 0.0 if raw.get(key) is None else number(raw, key, 0.0, above=0) for field, key in caps.items()
     }
 
 
-def _gemma3(raw: Raw) -> Raw:
+def _gemma3_fields(raw: Raw) -> Raw:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if raw.get(key):
             raise UnsupportedModel(f"config.json: {key} is not supported for gemma3_text")
     full, local = ropes_by_kind(raw, number(raw, "rope_local_base_freq", 1e4, above=0))
-    return _gemma(raw) | {"qk_norm": True, "rope": full, "window_rope": local}
+    return _gemma_fields(raw) | {"qk_norm": True, "rope": full, "window_rope": local}
 
 
 _OUTPUT_NORMS = NormNames(
@@ -161,30 +161,30 @@ _OUTPUT_NORMS = NormNames(
 )
 
 
-def _olmo2(raw: Raw) -> Raw:
+def _olmo2_fields(raw: Raw) -> Raw:
     return _attention_biases(raw) | {"whole_qk_norm": True, "norms": _OUTPUT_NORMS}
 
 
-def _olmo3(raw: Raw) -> Raw:
+def _olmo3_fields(raw: Raw) -> Raw:
     full, local = ropes_by_kind(raw, number(raw, "rope_theta", 5e5, above=0))
-    return _olmo2(raw) | {"rope": full, "window_rope": local}
+    return _olmo2_fields(raw) | {"rope": full, "window_rope": local}
 
 
-def _phi3(raw: Raw) -> Raw:
+def _phi3_fields(raw: Raw) -> Raw:
     return {"fused": ("self_attn.qkv_proj", "mlp.gate_up_proj")}
 
 
-def _ministral3(raw: Raw) -> Raw:
+def _ministral3_fields(raw: Raw) -> Raw:
     return {"query_growth": number(scaling_of(raw), "llama_4_scaling_beta", 0.0)}
 
 
-def _glm(raw: Raw) -> Raw:
+def _glm_fields(raw: Raw) -> Raw:
     return {"qkv_bias": bool(raw["attention_bias"]), "fused": ("mlp.gate_up_proj",), "interleaved": True}
 
 
-def _glm4(raw: Raw) -> Raw:
+def _glm4_fields(raw: Raw) -> Raw:
     norms = NormNames(after_attention="post_self_attn_layernorm", after_feed_forward="post_mlp_layernorm")
-    return _glm(raw) | {"norms": norms}
+    return _glm_fields(raw) | {"norms": norms}
 
 
 _MIXTRAL_NAMES = ExpertNames(
@@ -204,7 +204,7 @@ _GRANITE_NAMES = ExpertNames(
 )
 
 
-def _qwen3_moe(raw: Raw) -> Raw:
+def _qwen3_moe_fields(raw: Raw) -> Raw:
     count_key = "num_experts" if "num_experts" in raw else "num_local_experts"
     return _attention_biases(raw) | {
         "qk_norm": True,
@@ -217,22 +217,22 @@ def _has_experts_everywhere(raw: Raw) -> bool:
     return raw.get("mlp_only_layers") in (None, []) and raw.get("decoder_sparse_step", 1) == 1
 
 
-def _mixtral(raw: Raw) -> Raw:
+def _mixtral_fields(raw: Raw) -> Raw:
     return {"experts": experts_of(raw, "num_local_experts", normalized=True, names=_MIXTRAL_NAMES)}
 
 
-def _olmoe(raw: Raw) -> Raw:
+def _olmoe_fields(raw: Raw) -> Raw:
     normalized = bool(raw.get("norm_topk_prob", False))
     experts = experts_of(raw, "num_experts", normalized=normalized)
     return _attention_biases(raw) | {"whole_qk_norm": True, "experts": experts}
 
 
-def _granitemoe(raw: Raw) -> Raw:
+def _granitemoe_fields(raw: Raw) -> Raw:
     experts = experts_of(raw, "num_local_experts", normalized=True, names=_GRANITE_NAMES)
-    return _granite(raw) | {"experts": experts}
+    return _granite_fields(raw) | {"experts": experts}
 
 
-def _gpt_oss(raw: Raw) -> Raw:
+def _gpt_oss_fields(raw: Raw) -> Raw:
     experts = experts_of(
         raw,
         "num_local_experts",
@@ -245,7 +245,7 @@ def _gpt_oss(raw: Raw) -> Raw:
     return _attention_biases(raw) | {"experts": experts, "has_sinks": True}
 
 
-def _qwen3_5(raw: Raw) -> Raw:
+def _qwen3_5_fields(raw: Raw) -> Raw:
     return _attention_biases(raw) | {
         "qk_norm": True,
         "norm_offset": 1.0,
@@ -264,18 +264,20 @@ def _shared_expert(raw: Raw) -> Raw:
     }
 
 
-def _qwen3_5_moe(raw: Raw) -> Raw:
-    return _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts_of(raw, "num_experts", normalized=True)}
+def _qwen3_5_moe_fields(raw: Raw) -> Raw:
+    return _qwen3_5_fields(raw) | _shared_expert(raw) | {"experts": experts_of(raw, "num_experts", normalized=True)}
 
 
-def _qwen3_next(raw: Raw) -> Raw:
+def _qwen3_next_fields(raw: Raw) -> Raw:
     experts = experts_of(raw, "num_experts", normalized=bool(raw.get("norm_topk_prob", True)))
     return (
-        _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts, "recurrence": qwen_recurrence(raw, is_grouped=True)}
+        _qwen3_5_fields(raw)
+        | _shared_expert(raw)
+        | {"experts": experts, "recurrence": qwen_recurrence(raw, is_grouped=True)}
     )
 
 
-def _granite_hybrid(raw: Raw) -> Raw:
+def _granite_hybrid_fields(raw: Raw) -> Raw:
     fields: Raw = {"shared_size": whole(raw, "shared_intermediate_size", MOST_INNER)}
     if not raw.get("num_local_experts"):
         fields = {"intermediate_size": fields["shared_size"]}
@@ -285,7 +287,7 @@ def _granite_hybrid(raw: Raw) -> Raw:
     if positions not in (None, "nope", "rope"):
         raise UnsupportedModel("config.json: position_embedding_type must be rope, nope or null")
     return (
-        _granite(raw)
+        _granite_fields(raw)
         | fields
         | {
             "recurrence": granite_recurrence(raw),
@@ -339,7 +341,7 @@ FAMILIES: dict[str, Family] = {
         beside="YaRN; queries grow with their position",
         defaults={"use_sliding_window": True, "head_dim": 128, "rms_norm_eps": 1e-5},
         kinds=_all_sliding,
-        fields=_ministral3,
+        fields=_ministral3_fields,
     ),
     "qwen2": Family(
         architecture="Qwen2ForCausalLM",
@@ -363,14 +365,14 @@ FAMILIES: dict[str, Family] = {
         beside="every fourth layer is not rotated",
         kinds=_unrotated_sliding,
         keys=("no_rope_layers", "no_rope_layer_interval", "max_window_layers"),
-        fields=_smollm3,
+        fields=_smollm3_fields,
     ),
     "granite": Family(
         architecture="GraniteForCausalLM",
         examples="Granite 3 and 4, dense",
         beside="multipliers of the embedding, attention, residual stream and logits",
         keys=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
-        fields=_granite,
+        fields=_granite_fields,
     ),
     "phi3": Family(
         architecture="Phi3ForCausalLM",
@@ -379,7 +381,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"use_sliding_window": True, "rms_norm_eps": 1e-5},
         kinds=_all_sliding,
         keys=("original_max_position_embeddings", "resid_pdrop", "embd_pdrop"),
-        fields=_phi3,
+        fields=_phi3_fields,
         rotates_partly=True,
     ),
     "gemma2": Family(
@@ -389,7 +391,7 @@ FAMILIES: dict[str, Family] = {
         defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         kinds=_every(2),
         keys=_GEMMA_KEYS,
-        fields=_gemma2,
+        fields=_gemma2_fields,
         activation=_GELU,
     ),
     "gemma3_text": Family(
@@ -399,7 +401,7 @@ FAMILIES: dict[str, Family] = {
         defaults=_GEMMA | {"rope_theta": 1e6},
         kinds=_every(6, "sliding_window_pattern", "_sliding_window_pattern"),
         keys=(*_GEMMA_KEYS, "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"),
-        fields=_gemma3,
+        fields=_gemma3_fields,
         activation=_GELU,
     ),
     "olmo2": Family(
@@ -407,7 +409,7 @@ FAMILIES: dict[str, Family] = {
         examples="OLMo 2",
         beside="outputs are normed, not inputs; all queries are normed together, and all keys",
         defaults={"rms_norm_eps": 1e-5},
-        fields=_olmo2,
+        fields=_olmo2_fields,
     ),
     "olmo3": Family(
         architecture="Olmo3ForCausalLM",
@@ -415,14 +417,14 @@ FAMILIES: dict[str, Family] = {
         beside="as OLMo 2; windows in three of four layers, two rotations",
         defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "sliding_window": 4096, "use_sliding_window": True},
         kinds=_every(4),
-        fields=_olmo3,
+        fields=_olmo3_fields,
     ),
     "glm": Family(
         architecture="GlmForCausalLM",
         examples="GLM-4 9B (2024)",
         beside="fused gate and up; a half of each head is rotated, neighbours together",
         defaults=_GLM,
-        fields=_glm,
+        fields=_glm_fields,
         rotates_partly=True,
     ),
     "glm4": Family(
@@ -430,7 +432,7 @@ FAMILIES: dict[str, Family] = {
         examples="GLM-4 0414, dense",
         beside="as GLM-4 of 2024, and four norms a layer",
         defaults=_GLM,
-        fields=_glm4,
+        fields=_glm4_fields,
         rotates_partly=True,
     ),
     "qwen3_moe": Family(
@@ -454,7 +456,7 @@ FAMILIES: dict[str, Family] = {
             "decoder_sparse_step",
             "max_window_layers",
         ),
-        fields=_qwen3_moe,
+        fields=_qwen3_moe_fields,
         computes=_has_experts_everywhere,
     ),
     "mixtral": Family(
@@ -471,7 +473,7 @@ FAMILIES: dict[str, Family] = {
         },
         kinds=_all_sliding,
         keys=("num_local_experts", "num_experts_per_tok"),
-        fields=_mixtral,
+        fields=_mixtral_fields,
     ),
     "gpt_oss": Family(
         architecture="GptOssForCausalLM",
@@ -498,7 +500,7 @@ FAMILIES: dict[str, Family] = {
             "initial_context_length",
             "experts_per_token",
         ),
-        fields=_gpt_oss,
+        fields=_gpt_oss_fields,
     ),
     "granitemoe": Family(
         architecture="GraniteMoeForCausalLM",
@@ -513,7 +515,7 @@ FAMILIES: dict[str, Family] = {
             "num_local_experts",
             "num_experts_per_tok",
         ),
-        fields=_granitemoe,
+        fields=_granitemoe_fields,
     ),
     "olmoe": Family(
         architecture="OlmoeForCausalLM",
@@ -521,7 +523,7 @@ FAMILIES: dict[str, Family] = {
         beside="experts; all queries are normed together, and all keys",
         defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
         keys=("num_experts", "num_experts_per_tok", "norm_topk_prob"),
-        fields=_olmoe,
+        fields=_olmoe_fields,
         computes=lambda raw: raw.get("clip_qkv") is None,
     ),
     "qwen3_5_text": Family(
@@ -530,7 +532,7 @@ FAMILIES: dict[str, Family] = {
         beside="three of four layers have a gated delta rule; attention has gates",
         defaults=_QWEN_LINEAR | {"num_key_value_heads": 4},
         keys=tuple(_QWEN_LINEAR),
-        fields=_qwen3_5,
+        fields=_qwen3_5_fields,
         rotates_partly=True,
         wrapper="qwen3_5",
     ),
@@ -548,7 +550,7 @@ FAMILIES: dict[str, Family] = {
             "num_experts_per_tok": 8,
         },
         keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok"),
-        fields=_qwen3_5_moe,
+        fields=_qwen3_5_moe_fields,
         rotates_partly=True,
         wrapper="qwen3_5_moe",
     ),
@@ -566,7 +568,7 @@ FAMILIES: dict[str, Family] = {
             "num_experts_per_tok": 10,
         },
         keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok", "norm_topk_prob"),
-        fields=_qwen3_next,
+        fields=_qwen3_next_fields,
         rotates_partly=True,
         computes=_has_experts_everywhere,
     ),
@@ -593,7 +595,7 @@ FAMILIES: dict[str, Family] = {
             "num_experts_per_tok",
             "mamba_d_state",
         ),
-        fields=_granite_hybrid,
+        fields=_granite_hybrid_fields,
     ),
 }
 """The families that the engine's own code computes, by `model_type`, with the differences of each from Llama."""

@@ -39,7 +39,7 @@ from kernels.cpu.matrix import FORMATS
 log = logging.getLogger(__name__)
 
 Format = Literal["none", "int8", "int4", "fp8", "w8a8", "gguf"]
-Asked = Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"]
+Requested = Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"]
 
 
 LOSSY_RATIO = 1.04
@@ -62,16 +62,16 @@ def why_unquantized(model: ModelConfig, device: torch.device) -> str:
     return "" if model.experts is None or device.type == "cpu" else "a GPU computes this model's experts"
 
 
-def check_unquantized(asked: Asked, why: str) -> None:
+def check_unquantized(requested: Requested, why: str) -> None:
     """Check that a model is to be computed in the numbers of its files. why: as `why_unquantized` says.
 
     Raises SetupError: when another format is asked for.
     """
-    if asked not in ("auto", "none"):
-        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, but {why}, in float32 or 16 bits; set it to auto")
+    if requested not in ("auto", "none"):
+        raise SetupError(f"LORIKEET_QUANTIZATION is {requested}, but {why}, in float32 or 16 bits; set it to auto")
 
 
-def use_native_path(asked: str) -> None:
+def use_native_path(requested: str) -> None:
     """Make the native kernels use no faster instructions than asked for; auto: the processor's fastest.
 
     Raises SetupError: when the processor does not have them.
@@ -79,13 +79,13 @@ def use_native_path(asked: str) -> None:
     library = installed()
     if library is None:
         return
-    if asked != "auto" and asked not in library.all_paths:
-        raise SetupError(f"LORIKEET_NATIVE_PATH is {asked}, but this processor has {', '.join(library.all_paths)}")
-    library.use_up_to(None if asked == "auto" else asked)
+    if requested != "auto" and requested not in library.all_paths:
+        raise SetupError(f"LORIKEET_NATIVE_PATH is {requested}, but this processor has {', '.join(library.all_paths)}")
+    library.use_up_to(None if requested == "auto" else requested)
 
 
 def choose_format(
-    asked: Asked,
+    requested: Requested,
     device: torch.device,
     dtype: torch.dtype,
     quality: Callable[[NativeLibrary], Quality | None],
@@ -102,21 +102,22 @@ def choose_format(
     Raises SetupError: when the device has no such format.
     """
     library = installed()
-    if asked == "gguf" and not has_blocks:
+    if requested == "gguf" and not has_blocks:
         raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
     if device.type != "cpu":
-        return _on_gpu(asked, device, quantized)
-    if asked in ("fp8", "w8a8"):
-        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which is for a GPU, not for cpu; set it to auto")
-    if asked in ("int8", "int4", "gguf"):
+        return _on_gpu(requested, device, quantized)
+    if requested in ("fp8", "w8a8"):
+        raise SetupError(f"LORIKEET_QUANTIZATION is {requested}, which is for a GPU, not for cpu; set it to auto")
+    if requested in ("int8", "int4", "gguf"):
         if library is None:
             return Choice(
-                "none", f"LORIKEET_QUANTIZATION is {asked}, but the native kernels are not there: PyTorch computes."
+                "none", f"LORIKEET_QUANTIZATION is {requested}, but the native kernels are not there: PyTorch computes."
             )
         return Choice(
-            asked, f"LORIKEET_QUANTIZATION is {asked}, and {library.paths[-1]} is this processor's fastest path."
+            requested,
+            f"LORIKEET_QUANTIZATION is {requested}, and {library.paths[-1]} is this processor's fastest path.",
         )
-    if asked == "none":
+    if requested == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
@@ -135,25 +136,25 @@ def choose_format(
     return Choice("int8", f"Matrices are 8-bit integers, by {library.paths[-1]}: this model is {found}.")
 
 
-def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> Choice:
+def _on_gpu(requested: Requested, device: torch.device, quantized: Quantized | None) -> Choice:
     """Return the format that products are computed in on a GPU: the checkpoint's own, or none.
 
     Raises SetupError: when the device or the checkpoint has no such format.
     """
     own = "" if quantized is None else quantized.on_gpu
     may_round = own == "fp8" and quantized is not None and quantized.rounds_inputs
-    if asked not in ("auto", "none", own) and not (asked == "w8a8" and may_round):
+    if requested not in ("auto", "none", own) and not (requested == "w8a8" and may_round):
         has = f"the files hold {quantized}" if quantized is not None else "the files hold numbers as they are"
-        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which a GPU cannot take here: {has}; set it to auto")
-    if asked == "none":
+        raise SetupError(f"LORIKEET_QUANTIZATION is {requested}, which a GPU cannot take here: {has}; set it to auto")
+    if requested == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
     if not own:
         return Choice("none", "Integers that are made at the start are for a CPU.")
     if own == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
-        if asked != "auto":
-            raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which this GPU does not multiply; set it to auto")
+        if requested != "auto":
+            raise SetupError(f"LORIKEET_QUANTIZATION is {requested}, which this GPU does not multiply; set it to auto")
         return Choice("none", "This GPU does not multiply FP8: matrices become numbers of LORIKEET_DTYPE.")
-    if asked == "w8a8":
+    if requested == "w8a8":
         return Choice("w8a8", f"Matrices stay those of their files ({quantized}), and inputs are FP8, too, by Triton.")
     return Choice(own, f"Matrices stay those of their files ({quantized}), by Triton.")
 

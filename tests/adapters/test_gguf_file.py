@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from adapters.digest import canonical_digest
-from adapters.gguf_file import NotConvertible, with_halves_beside, write_gguf
+from adapters.gguf_file import NotConvertible, interleave_halves, write_gguf
 from gateway.cli import main
 from tests.demo import REPOSITORY, demo_model_dir
 
@@ -36,7 +36,7 @@ def test_rows_are_in_the_order_of_the_base_in_the_same_format(projection: str, t
     with safe_open(next(demo_model_dir().glob("*.safetensors")), framework="pt") as weights:
         ours = weights.get_tensor(f"model.layers.3.self_attn.{projection}.weight").float().numpy()
     expected = dequantize(theirs.data, theirs.tensor_type)
-    difference = np.abs(with_halves_beside(ours, num_heads) - expected).max()
+    difference = np.abs(interleave_halves(ours, num_heads) - expected).max()
     assert difference < 0.01 < np.abs(ours - expected).max(), "rounded to bfloat16 alone"
 
 

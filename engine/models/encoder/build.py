@@ -145,11 +145,11 @@ def _by_transformers(
     found = []
     try:
         for text, segments in zip(texts, types, strict=True):
-            asked = {"input_ids": text[None], "attention_mask": torch.ones_like(text)[None]}
+            inputs = {"input_ids": text[None], "attention_mask": torch.ones_like(text)[None]}
             if bool(segments.any()):
-                asked["token_type_ids"] = segments[None]
-            hidden = model.base_model(**asked).last_hidden_state[0].float()
-            score = model(**asked).logits[0].float() if config.task.scored_by else hidden.new_zeros(1)
+                inputs["token_type_ids"] = segments[None]
+            hidden = model.base_model(**inputs).last_hidden_state[0].float()
+            score = model(**inputs).logits[0].float() if config.task.scored_by else hidden.new_zeros(1)
             found.append((hidden, score))
     except Exception as error:  # whatever a model's code raises where its config contradicts itself
         raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None

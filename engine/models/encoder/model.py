@@ -55,7 +55,7 @@ class Encoder:
         assert self._classifier is not None
         return self._classifier.scores(pooled)
 
-    def _attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+    def _attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]) -> Tensor:
         assert self._texts is not None
         return self._texts.attend(self._layers[self._order[id(module)]], q, k, v)
 
@@ -102,14 +102,14 @@ class _StandIn(nn.Module):
         super().__init__()
         object.__setattr__(self, "_output", classifier.output)  # not a module of its own
 
-    def forward(self, *args: Any, **asked: Any) -> Any:
+    def forward(self, *args: Any, **options: Any) -> Any:
         output: Callable[[], Any] = self._output  # type: ignore[assignment]
         return output()
 
 
 def encode(inner: nn.Module, token_ids: Tensor, positions: Tensor, types: Tensor) -> Any:
     """Return the output of an inner model for rows, all of which are one text to it."""
-    asked = {"position_ids": positions[None]}
+    options = {"position_ids": positions[None]}
     if "token_type_ids" in inspect.signature(inner.forward).parameters:
-        asked["token_type_ids"] = types[None]
-    return inner(input_ids=token_ids[None], **asked)
+        options["token_type_ids"] = types[None]
+    return inner(input_ids=token_ids[None], **options)

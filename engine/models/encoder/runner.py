@@ -97,18 +97,18 @@ class EncoderRunner:
         token_ids, where, kinds = (torch.from_numpy(each).to(encoder.device) for each in (ids, positions, types))
         hidden = encoder.forward(token_ids, where, kinds, Texts(lengths, encoder.device), self._lora(texts))
         rows = torch.split(hidden, lengths)
-        asked = [text.request.pooling or self._pooling for text in texts]
+        poolings = [text.request.pooling or self._pooling for text in texts]
         vectors = torch.stack(
             [
                 # The sum, as the mean of a text that is computed in parts.
                 part.float().sum(0)
                 if pooling == "mean"
                 else pooled(part, self._pooling if pooling == "score" else pooling).float()
-                for part, pooling in zip(rows, asked, strict=True)
+                for part, pooling in zip(rows, poolings, strict=True)
             ]
         )
         found = list(vectors.cpu().numpy())
-        scored = [place for place, pooling in enumerate(asked) if pooling == "score"]
+        scored = [place for place, pooling in enumerate(poolings) if pooling == "score"]
         if scored:
             scores = encoder.scores(vectors[scored].to(encoder.dtype)).cpu().numpy()
             for place, score in zip(scored, scores, strict=True):

@@ -44,19 +44,21 @@ class _Trial:
         self.layers: list[EncoderLayer] = []
         self.order: dict[int, int] = {}
 
-    def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]
+    ) -> Tensor:
         where = f"layer {len(self.layers)} ({type(module).__name__})"
         if id(module) in self.order:
             raise UnsupportedModel(f"{where} shares its weights with another layer")
-        others = sorted(name for name, value in asked.items() if name not in _PASSED and _has_effect(value))
-        if others or asked.get("softcap"):
+        others = sorted(name for name, value in options.items() if name not in _PASSED and _has_effect(value))
+        if others or options.get("softcap"):
             raise UnsupportedModel(f"{where} asks for {', '.join(others or ['softcap'])}, which is not supported")
-        if asked.get("is_causal") or getattr(module, "is_causal", False):
+        if options.get("is_causal") or getattr(module, "is_causal", False):
             raise UnsupportedModel(f"{where} attends in one direction alone")
-        scaling = asked.get("scaling")
+        scaling = options.get("scaling")
         self.order[id(module)] = len(self.layers)
         self.layers.append(
-            EncoderLayer(k.shape[3] ** -0.5 if scaling is None else float(scaling), _reach(where, mask, asked))
+            EncoderLayer(k.shape[3] ** -0.5 if scaling is None else float(scaling), _reach(where, mask, options))
         )
         return q.new_zeros(1, q.shape[2], q.shape[1], v.shape[3])
 
@@ -101,13 +103,13 @@ def _has_effect(value: Any) -> bool:
     return isinstance(value, Tensor) or bool(value)
 
 
-def _reach(where: str, mask: Any, asked: dict[str, Any]) -> int | None:
+def _reach(where: str, mask: Any, options: dict[str, Any]) -> int | None:
     """Return the largest distance at which a token is seen, by transformers' mask; None where all are seen.
 
     Raises UnsupportedModel: for a mask of another form.
     """
     if mask is None:
-        if asked.get("sliding_window") is not None:
+        if options.get("sliding_window") is not None:
             raise UnsupportedModel(f"{where} has a window, but no mask")
         return None
     if not isinstance(mask, Mask):

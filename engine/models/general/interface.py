@@ -53,7 +53,9 @@ class RotatedAttention(Protocol):
 class Hook(Protocol):
     """The attention of one model in the step, or the trial, that is being computed."""
 
-    def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]
+    ) -> Tensor:
         """Compute attention: q [1, heads, N, D], k [1, kv_heads, N, D], v [1, kv_heads, N, E] -> [1, N, heads, E]."""
 
 
@@ -65,14 +67,14 @@ class Mask(Tensor):
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **asked: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
 ) -> tuple[Tensor, None]:
     """Compute attention by the hook of the module's model; transformers calls this function under both names."""
     hook: Hook = getattr(module, _HOOK)
-    return hook(module, query, key, value, attention_mask, asked), None
+    return hook(module, query, key, value, attention_mask, options), None
 
 
-def trial_mask(mask_function: Callable[..., Any], **asked: Any) -> Mask:
+def trial_mask(mask_function: Callable[..., Any], **options: Any) -> Mask:
     """Return the mask that stands for transformers' function of positions."""
 
     def sees(query: int, key: int) -> bool:

@@ -30,7 +30,9 @@ class Trial:
     def __init__(self) -> None:
         self.layers: dict[int, LayerAttention] = {}
 
-    def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]
+    ) -> Tensor:
         """Record the kind of attention that a layer asks for, and return zeros.
 
         Raises UnsupportedModel: when the engine does not compute this kind.
@@ -43,7 +45,7 @@ class Trial:
             raise UnsupportedModel(f"{where} attends more than once")
         if k.shape[2] != q.shape[2]:
             raise UnsupportedModel(f"{where} attends to other tokens than those of the text: cross attention")
-        self.layers[layer] = _asked(where, module, q, k, v, mask, asked)
+        self.layers[layer] = _attention_of(where, module, q, k, v, mask, options)
         return q.new_zeros(1, q.shape[2], q.shape[1], v.shape[3])
 
 
@@ -91,27 +93,27 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
     return TrialResult([trial.layers[index] for index in range(num_layers)], calls, type(output))
 
 
-def _asked(
-    where: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]
+def _attention_of(
+    where: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]
 ) -> LayerAttention:
-    others = sorted(name for name, value in asked.items() if name not in _PASSED and _has_effect(value))
+    others = sorted(name for name, value in options.items() if name not in _PASSED and _has_effect(value))
     if others:
         raise UnsupportedModel(f"{where} asks for {', '.join(others)}, which attention over our cache does not know")
-    if asked.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+    if options.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise UnsupportedModel(f"{where} attends in both directions")
     if v.shape[3] > k.shape[3]:
         raise UnsupportedModel(f"{where} has values of {v.shape[3]} numbers, wider than its keys of {k.shape[3]}")
-    sinks = asked.get("s_aux")
+    sinks = options.get("s_aux")
     if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
         raise UnsupportedModel(f"{where} has sinks of shape {list(sinks.shape)}")
-    scaling, cap = asked.get("scaling"), asked.get("softcap")
+    scaling, cap = options.get("scaling"), options.get("softcap")
     return LayerAttention(
         num_heads=q.shape[1],
         num_kv_heads=k.shape[1],
         head_dim=k.shape[3],
         value_dim=v.shape[3],
         scaling=k.shape[3] ** -0.5 if scaling is None else float(scaling),
-        window=_window(where, mask, asked.get("sliding_window")),
+        window=_window(where, mask, options.get("sliding_window")),
         cap=None if cap is None else float(cap),
         has_sinks=sinks is not None,
     )

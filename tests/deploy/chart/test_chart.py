@@ -231,7 +231,7 @@ def test_helm_finds_nothing_to_complain_of() -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_manifests_that_are_kept_are_those_of_the_chart(name: str) -> None:
-    done = run("-c", f"import deploy.manifests as m; print(m.kept({name!r}), end='')", text="")
+    done = run("-c", f"import deploy.manifests as m; print(m.stored_manifest({name!r}), end='')", text="")
     assert (OUT / f"{name}.yaml").read_text() == done.stdout, "make manifests"
 
 
