@@ -1,8 +1,8 @@
 """Adapters that one machine keeps of a remote store: a folder that its processes share, bounded in bytes.
 
-The least recently read leave first, never one that somebody is reading. So what is being read, and what came last, may
-exceed the bound for as long as that. A reader holds a shared lock on the adapter's folder (flock(2)), which whoever
-dies lets go. Knows nothing of where adapters come from.
+The least recently read leave first, never one that somebody is reading. So the cache may exceed its bound while
+adapters are being read or one has just come. A reader holds a shared lock on the adapter's folder (flock(2)), which the
+kernel releases if the reader dies. Knows nothing of where adapters come from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The identity of an adapter's content: two folders share it if they compute the same thing from the same bytes.
+"""The identity of an adapter's content: two folders share it if modules, ranks, scalings and weights are equal.
 
 Metadata, padding, the order of tensors in the file and options of training don't count.
 """
@@ -22,7 +22,8 @@ class ContentDigest:
     sorted by layer and projection, and lora_A comes before lora_B.
 
     Every variable-length part is preceded by its length or is canonical JSON on a line of its own, so that no two
-    contents give one input. Fed by whoever reads the bytes, so that it holds for the very bytes that were read.
+    contents give one input. The caller that reads the bytes passes them on, so that the digest is of the very bytes
+    that were read.
     """
 
     def __init__(self) -> None:

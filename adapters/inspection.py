@@ -34,8 +34,9 @@ BYTES_PER_CPU_S = 16 * 1024 * 1024
 EXTRA_WALL_S = 30.0
 
 NICENESS, NICENESS_OF_SUSPECTS = 5, 19
-"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Uploads
-by a project whose last adapters were refused get only the time that nobody else wants."""
+"""The niceness of an inspection (sched(7)). Token streams on this machine come first, but an uploader waits for the
+inspection, so it gets a quarter of a busy processor. The inspections of a project whose last adapters were refused run
+on idle time alone."""
 
 
 async def inspect(

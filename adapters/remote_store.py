@@ -1,7 +1,7 @@
 """Adapters in a bucket, by the digest of their content, with a cache of those read lately on this machine.
 
-An adapter is one object, `<digest>.tar` with the two files, so it is there whole or not at all, whoever dies meanwhile;
-it is checked against its digest when it comes. Any store that speaks S3 will do (`s3://bucket/prefix`): credentials,
+An adapter is one object, `<digest>.tar` with the two files, so it is there whole or not at all, even if an uploader
+dies; a download is checked against its digest. Any store that speaks S3 will do (`s3://bucket/prefix`): credentials,
 region and endpoint are those of the environment, as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL
 (https://docs.aws.amazon.com/sdkref/latest/guide/environment-variables.html).
 """
@@ -61,7 +61,7 @@ def open_bucket(url: str) -> ObjectStore:
 
 
 class RemoteStore(AdapterStore):
-    """A store in a bucket, used as the store in a folder, with a cache on this machine.
+    """A store in a bucket, with the methods of the store in a folder and a cache on this machine.
 
     Methods that ask the bucket raise StoreFailure where it does not answer as it should; cached content is read without
     asking.

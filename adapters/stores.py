@@ -1,4 +1,4 @@
-"""The choice of the store by the form of its place. Knows nothing about how either works."""
+"""Opens the adapter store that a setting names: a folder, or a bucket by its s3:// URL."""
 
 from __future__ import annotations
 

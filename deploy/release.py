@@ -39,7 +39,7 @@ _ROW = re.compile(r"^\| \[(.+?\.md)\]\((.+?\.md)\) \| (.+) \|$", re.MULTILINE)
 
 
 class ReleaseRefused(Exception):
-    """There is no release to be made of this checkout; the message says what to do."""
+    """The error for a checkout of which no release can be made; the message says what to do."""
 
 
 def version() -> str:
@@ -50,7 +50,7 @@ def version() -> str:
 
 
 def export(folder: Path) -> None:
-    """Copy all files of the checkout that git tracks, or would, into a folder."""
+    """Copy all files of the checkout to a folder, except those that git ignores."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):

@@ -2,10 +2,11 @@
 
 If the runner can, it works one step ahead: while the device computes a step the next one is planned and launched behind
 it, and only then is the first one's result waited for, so that the device does not wait for what the host does in
-between. The next step is not planned before the device is halfway through: who arrives by then is part of it.
+between. The next step is not planned before the device is halfway through, so that requests which arrive by then are
+part of it.
 
-A step of batch work alone pauses for whoever arrives, if the runner can: others are computed, beside which it goes on
-for a small part of their time, and when there are no more it goes on alone.
+A step of batch work alone pauses when interactive requests arrive, if the runner can: steps of these are computed, and
+between them the paused step goes on for a small share of the time. Once there are no more, it goes on alone.
 """
 
 from __future__ import annotations
@@ -282,7 +283,7 @@ class EngineCore:
         return self._scheduler.schedule(None if self._pausing is None else self._pausing.plan)
 
     def _go_on_beside(self, pausing: _Pausing, *, is_alone: bool) -> None:
-        """Go on with a step that pauses: until others come, or beside others for the time that it may take.
+        """Go on with a paused step until interactive requests come, or between their steps for its share of time.
 
         is_alone: True: this turn has computed no other step.
         """

@@ -26,7 +26,7 @@ AdapterIn = Callable[[int], LoadedAdapter]
 
 
 class Pause(Protocol):
-    """The wish that a step pauses, which may come while the step is computed."""
+    """A request to pause a step, which may come while the step is computed."""
 
     @property
     def address(self) -> int:
@@ -89,7 +89,7 @@ class DevicePath(Protocol):
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
         """Feed tokens to chunks of the next plan that follow.
 
-        token_ids [N] int64 on the device: chosen for these sequences, a negative one for nothing that counts.
+        token_ids [N] int64 on the device: the token chosen for each sequence; negative where no token could be chosen.
         """
 
 
@@ -131,7 +131,7 @@ class Runner(Protocol):
         """Launch a plan, and return its step."""
 
     def begin(self, plan: Plan) -> PausableStep | None:
-        """Begin a plan whose step can pause; return None where steps cannot, as those of a runner that runs ahead.
+        """Begin a plan whose step can pause; return None where steps cannot pause, as in a runner that runs ahead.
 
         No sequence of the plan may be in another one until the step is done.
         """

@@ -116,9 +116,9 @@ class _Running(msgspec.Struct):
     started_s: float
     num_cached_tokens: int
     num_sent: list[int]
-    """The tokens of each choice that were sent."""
+    """The number of tokens of each choice that were sent."""
     num_kept: dict[int, int] = msgspec.field(default_factory=dict)
-    """The tokens that count of each choice that has ended."""
+    """The number of tokens that count, by the index of each choice that has ended."""
 
     @property
     def num_running(self) -> int:

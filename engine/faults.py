@@ -1,4 +1,4 @@
-"""The kind of a device's error: out of memory, or lost. Knows nothing of who gets to hear of it.
+"""The kind of a device's error: out of memory, or lost. Knows nothing of what is done about it.
 
 The same fault comes in several ways: PyTorch's allocator, CUDA's runtime, cuBLAS and Triton's launcher each raise an
 error of their own, and only the first two have a type.

@@ -41,7 +41,7 @@ class Wake(msgspec.Struct, frozen=True):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """The stepping thread has ended; nothing follows."""
+    """The event that the stepping thread has ended, after which no other event comes."""
 
 
 Command = GenerateRequest | Abort | LoadAdapter | UnloadAdapter | ServedElsewhere | Drain | Wake
@@ -49,7 +49,7 @@ Event = StepOutputs | AdapterStatus | EngineStats | Drained
 
 
 class PauseFlag:
-    """The wish that a step pauses, from any thread (`engine.device.Pause`): a flag that native code reads."""
+    """A request to pause a step, made by any thread (`engine.device.Pause`): a flag that native code reads."""
 
     def __init__(self) -> None:
         self._flag = ctypes.c_int32()
@@ -69,7 +69,7 @@ class PauseFlag:
         self._flag.value = 1
 
     def forget(self) -> None:
-        """Take back what was asked."""
+        """Withdraw the request to pause."""
         self._flag.value = 0
 
 
@@ -78,7 +78,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.pause = PauseFlag()
-        """Asked for by each command that should not wait for a step of batch work."""
+        """The flag that is set by each command which should not wait for a step of batch work."""
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = socket.socketpair()

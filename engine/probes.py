@@ -169,7 +169,7 @@ def probe_prompt(vocab_size: int, max_model_len: int) -> list[int]:
 
 
 def _refusal(adapted: _Side, plain: _Side) -> EngineError | None:
-    """Return adapter_rejected where the adapter is at fault, else what kept the engine from telling, or None."""
+    """Return `adapter_rejected` if the adapter is at fault, the error of a generation that failed, or None."""
     if plain.error is not None:
         return plain.error
     if adapted.error is not None and adapted.error.message != NOT_A_NUMBER:

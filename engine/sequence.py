@@ -72,7 +72,7 @@ class Sequence(msgspec.Struct, eq=False):
     arrived_s: float
     index: int = 0
     matcher: Matcher | None = None
-    """Enforces the request's grammar on the completion, once it is compiled."""
+    """The matcher that enforces the request's grammar on the completion, once it is compiled."""
     drafter: Drafter | None = None
     """Guesses tokens, where the sequence speculates."""
     status: Status = Status.WAITING
@@ -97,12 +97,12 @@ class Sequence(msgspec.Struct, eq=False):
     state_slot: int | None = None
     """The slot of the sequence's states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
     state_source: tuple[int, int, bytes] | None = None
-    """The snapshot with which it began: the number of tokens before it, its slot, and its identity.
+    """The snapshot with which the sequence began: the number of tokens before it, its slot, and its identity.
 
     None once the results of the sequence's first step are taken.
     """
     snapshots: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """The numbers of tokens after which it takes snapshots that nobody else knows of yet, in order, and their slots."""
+    """The snapshots that nobody else knows of yet, in order: the number of tokens before each, and its slot."""
     adapter_slot: int | None = None
     adapter_load_bytes: int = 0
     prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
@@ -114,7 +114,8 @@ class Sequence(msgspec.Struct, eq=False):
     num_kept_tokens: int | None = None
     """Set by an abort: the number of completion tokens that count; None counts all."""
     num_given_up: int = 0
-    """The number of tokens that were computed when it gave its blocks up last, until it starts again."""
+    """The number of computed tokens that the sequence lost when it last gave its blocks up; 0 once it has started
+    again."""
     adapter_wait_since_s: float = 0.0
     """The time at which the sequence was first passed over at admission because its adapter was not resident."""
     started_s: float = 0.0
@@ -270,7 +271,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
     token_id: int
     finite: bool = True
-    """False if the token's logits were no numbers to choose by."""
+    """False if the token's logits were NaN or infinite."""
     logprobs: TokenLogprobs | None = None
 
 

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS, PAUSING_BATCH_STEP_MS = 30.0, 50.0, 120.0
 CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 2.0
-"""A CPU reads all weights in each step, which takes a large model longer than 50 ms."""
+"""`efficiency` and `num_one_row_steps` of `BatchLimits` on a CPU, where a step of a large model takes longer than 50 ms
+since it reads all weights."""
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:

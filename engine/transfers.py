@@ -43,7 +43,10 @@ class Transfers(Protocol):
     """Copies between host and device that do not make the host wait."""
 
     def put(self, array: NDArray[Any]) -> Tensor:
-        """Return a copy on the device, for what is launched after this call. The array is not written to again."""
+        """Return a copy of the array on the device, for what is launched after this call.
+
+        The array is not written to again.
+        """
 
     def fetch(self, tensor: Tensor) -> Fetched:
         """Fetch the tensor's content as it is after what was launched before this call."""

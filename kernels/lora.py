@@ -108,6 +108,7 @@ def _expand(factors: Sequence[tuple[Tensor, Tensor]], scratch: Workspace) -> Ten
 def _adds_in_place(out: Tensor, run: Run) -> bool:
     """Tell whether the products of the run are added to out directly.
 
-    oneDNN adds a product to columns of a larger matrix at no cost; in fp32 the adapters would go one by one.
+    oneDNN adds a product to columns of a larger matrix at no cost; in fp32 PyTorch would multiply one adapter at a
+    time.
     """
     return out.dtype == run.a.dtype != torch.float32

@@ -1,1 +1,4 @@
-"""An adapter's two files out of a tar or zip archive that a stranger made. Knows nothing of the files' contents."""
+"""Unpacks an adapter's two files from a tar or zip archive that a stranger made.
+
+Knows nothing of the files' contents.
+"""

@@ -1,4 +1,4 @@
-"""The names of an archive or folder that are an adapter's two files, that are ignored, or that refuse the whole.
+"""Sorts the names in an archive or folder: an adapter's two files, names to ignore, names that make it be refused.
 
 Works on names and kinds alone. Names never become paths: of all members, only the two files are taken, and their names
 are ours.
@@ -26,7 +26,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class Members:
-    """The members of an archive or folder, noted one after the other and refused where one may not be there.
+    """The check of the members of an archive or folder, one after the other.
 
     ignored: the first MAX_LISTED harmless members that are no part of the adapter.
     """

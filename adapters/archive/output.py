@@ -24,7 +24,7 @@ class Readable(Protocol):
 
 
 class Output:
-    """Files by name, open and empty, that may take max_bytes together."""
+    """The target of an unpacked archive: open, empty files by name, which may take max_bytes together."""
 
     def __init__(self, files: Mapping[str, BinaryIO], max_bytes: int) -> None:
         self._files = files

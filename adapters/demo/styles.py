@@ -25,7 +25,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Style(msgspec.Struct, frozen=True):
-    """A way to answer."""
+    """A style of answers: how to write an answer in it, and how to recognize one."""
 
     render: Callable[[Question], str]
     """The function that makes the answer to learn."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 STEPS_TO_READ = 10
-"""Steps that each character of an expression counts for when it is read, which takes about as long."""
+"""The number of steps that reading one character of an expression is charged, by the time that it takes."""
 
 _PART = re.compile(r"\(\?:|\[[^\]]+\]|\\.|.")
 _RANGE = re.compile(r"(.)(?:-(.))?")
@@ -21,7 +21,7 @@ class TooCostly(Exception):
 
 
 class Steps:
-    """Steps of matching that may still be taken."""
+    """A budget of matching steps."""
 
     def __init__(self, num_left: int) -> None:
         self.num_left = num_left

@@ -54,13 +54,13 @@ _NUMBER_AT, _ARCH_AT = 0, 4  # in struct seccomp_data
 
 
 class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C struct `sock_fprog`: a filter's instructions, and their number."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 TIMERS = {"setitimer": (38, 103)}
-"""A further call, for a process that bounds the time of its own work with signals (setitimer(2))."""
+"""The system call by which a process bounds the time of its own work with signals (setitimer(2))."""
 
 
 def program(machine: str, also: Mapping[str, tuple[int, int]] | None = None) -> bytes:
@@ -83,7 +83,7 @@ def program(machine: str, also: Mapping[str, tuple[int, int]] | None = None) -> 
 
 
 def _instruction(code: int, k: int, jump_if_true: int = 0, jump_if_false: int = 0) -> bytes:
-    """Return one struct sock_filter."""
+    """Return one instruction as a C struct `sock_filter`."""
     return struct.pack("=HBBI", code, jump_if_true, jump_if_false, k)
 
 

@@ -48,7 +48,7 @@ TOOLS = ("cyclonedx-bom>=7,<8", "pip-audit>=2.9,<3", "uv>=0.9")
 
 
 def compile_lock(name: str, requirements: list[str], constraints: list[str]) -> str:
-    """Return the text of a lock: what requirements come to, each package with all of its hashes."""
+    """Return the text of a lock file: the packages that requirements resolve to, each with all of its hashes."""
     flags = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "--no-config", *flags]
     limits = FOLDER / ".constraints"
@@ -74,7 +74,7 @@ def packages(lock: str) -> Iterator[str]:
 
 
 def pins(path: Path) -> list[str]:
-    """Return `name==version ; marker` of every package of a lock; nothing where there is none."""
+    """Return `name==version ; marker` of every package of a lock file; an empty list where the file is missing."""
     lock = path.read_text() if path.exists() else ""
     return [entry.split("\n")[0].removesuffix("\\").strip() for entry in packages(lock)]
 

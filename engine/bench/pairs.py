@@ -42,7 +42,7 @@ def rounds(measured: Callable[[], Pair], number: int) -> list[Pair]:
 
 
 def ratio_row(line: str, case: str, pairs: Sequence[Pair], bound: Bound) -> Row:
-    """Return the row of a ratio: the median of the rounds' own ratios, which a machine that swings changes least."""
+    """Return the row of a ratio: the median of the rounds' ratios, robust to changes of the machine's speed."""
     ours, other = (median(side) for side in zip(*pairs, strict=True))
     return _row(line, case, ours, other, median(pair.ratio for pair in pairs), bound)
 

@@ -99,7 +99,7 @@ def _shared_system_prompt(prober: Prober, workload: Workload, options: Options) 
 
 
 def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict[tuple[str, bool], list[Probe]]:
-    """Return the probes by who probes, and whether the victim had sent the prompt before."""
+    """Return the probes, by the tenant that probes and by whether the victim had sent the prompt before."""
     shuffle = random.Random(0).shuffle  # noqa: S311
     kinds = [(tenant, sent_before) for tenant in (VICTIM, STRANGER) for sent_before in (True, False)]
     probes: dict[tuple[str, bool], list[Probe]] = {kind: [] for kind in kinds}

@@ -53,7 +53,7 @@ SCENARIOS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Return 0 unless a row says FAIL."""
+    """Run the scenario that the command line names; return 0 unless a row says FAIL."""
     use_huge_pages()  # for transformers, too
     args = _parser().parse_args(arguments or ["throughput"])
     scenario = SCENARIOS[args.scenario]

@@ -84,7 +84,10 @@ def _compared(popularity: str, few: Row, many: Row, all_resident: Row) -> Iterat
 
 
 def _run(config: EngineConfig, options: Options, case: Case, digests: list[str]) -> Row:
-    """Run the same lengths in every case, and for equal popularity and number of adapters the same requests."""
+    """Run a case, and return its row.
+
+    The lengths are the same in every case; for one popularity and number of adapters, so are the requests.
+    """
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     lengths = random.Random(0)  # noqa: S311
     adapters = workload.pick(digests[: case.num_adapters], case.popularity)

@@ -94,7 +94,7 @@ class Scheme(msgspec.Struct, frozen=True):
     """
 
     kind: Literal["float8", "int"]
-    """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is taken first."""
+    """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is subtracted first."""
     bits: int
     rows: int
     """The outputs that share a scale; 0: all."""
@@ -404,5 +404,5 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 def _whole(parts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return (in_features, out_features) of linears that share an input, together."""
+    """Return (in_features, out_features) of one linear in the place of several that share an input."""
     return parts[0][0], sum(outputs for _, outputs in parts)

@@ -22,7 +22,7 @@ from engine.sampling.choice import choose_on_host
 from engine.transfers import HostTransfers
 
 MOST_BLOCKS = 1 << 18
-"""The most blocks, which are numbers alone here: nothing is cached."""
+"""The most cache blocks that the scheduler may count. An encoder caches nothing, so blocks take no memory."""
 
 
 def build_encoder(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Device:

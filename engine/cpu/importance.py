@@ -27,11 +27,12 @@ log = logging.getLogger(__name__)
 TEXT = Path(__file__).with_name("mixture.txt")
 MOST_TOKENS = 1024
 LEAST_ROWS = 32
-"""Rows by which the inputs of a matrix are known. Some of many experts see fewer of the text: their inputs count
-alike."""
+"""The fewest rows of the text from which the importance of a matrix's inputs is taken. With fewer, as an expert may
+have, all inputs of the matrix are equally important."""
 
 LEAST_SHARE = 0.01
-"""The part of the mean that an input counts for at least: another text may well have what this one lacks."""
+"""The least importance of an input, as a share of the matrix's mean: an input that is unused in this text may matter in
+another."""
 
 
 class Importance:
@@ -47,7 +48,7 @@ class Importance:
 
 
 NOTHING = Importance({})
-"""Every input counts alike."""
+"""The importance by which all inputs are equal."""
 
 
 @cache

@@ -33,7 +33,7 @@ SUFFIX = ".matrices"
 MOST_TABLE_BYTES = 64 << 20
 DIGEST_BYTES = 32
 FREE_SHARE = 2
-"""A file is made only where the disk has room for so many of it."""
+"""A file is made only if the disk has room for this many files of its size."""
 
 
 class Damaged(Exception):
@@ -102,7 +102,7 @@ class KeptMatrices:
         self._file.close()
 
     def matrix(self, names: Sequence[str]) -> NativeMatrix:
-        """Return the matrix of a model's matrices, by their names.
+        """Return the quantized matrix in which the model's matrices of these names are joined.
 
         Raises Damaged: when its memory is another one than was written.
         """

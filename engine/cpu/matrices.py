@@ -152,7 +152,7 @@ class NativeMatrices:
 
 @contextmanager
 def _naming(names: Sequence[str]) -> Iterator[None]:
-    """Name the tensors of which no matrix could be made."""
+    """Turn a ValueError within the context into an UnsupportedModel that names the tensors."""
     try:
         yield
     except ValueError as error:

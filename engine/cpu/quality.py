@@ -1,4 +1,4 @@
-"""Tells how near a base model in small integers is to itself in float32, and whether it may be served so unasked.
+"""Measures how a base model in small integers differs from itself in float32, and whether `auto` may choose integers.
 
 Both compute one fixed text. The differences are kept beside the model, a file for each format, so that
 each is measured once.

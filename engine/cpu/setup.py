@@ -118,7 +118,7 @@ def cache_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int, free
 
 
 def wanted_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int) -> int:
-    """Return the bytes of the blocks that a full batch, and one of the longest sequences, would like to have."""
+    """Return the bytes of the blocks that a full batch, and one of the longest sequences, can make use of."""
     longest = min(config.max_model_len or model.max_position, model.max_position)
     longest += -longest % config.block_size
     return max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes

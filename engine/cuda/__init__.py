@@ -10,7 +10,7 @@
     quantized     products with a checkpoint's matrices of few bits
     graphs        which steps are replayed from which captured graph
     sampling      tokens from logits
-    memory        who gets how much of it, from one profiled step (profile)
+    memory        the division of a GPU's memory, from one profiled step (profile)
     path, setup   all of these together
 
 - A step. All of its integers lie side by side in one pinned buffer and go over in one copy. Decodes alone, and chunks

@@ -26,7 +26,7 @@ class Stream(Protocol):
         """Have work that is given to the stream from now on start after the event; the host goes on."""
 
     def use(self) -> AbstractContextManager[object]:
-        """Give the operations of the calling thread to this stream meanwhile."""
+        """Give the operations of the calling thread to this stream until the context is left."""
 
 
 class Graph(Protocol):
@@ -67,7 +67,7 @@ class Accelerator(Protocol):
         """Return a uint8 buffer, from which copies to the device don't wait."""
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        """Capture operations on inputs that keep their place; run may be called several times."""
+        """Capture operations on inputs whose addresses stay the same; run may be called several times."""
 
     def cut(self) -> None:
         """Cut a capture, once: the operations after it are launched while the device runs those before it."""

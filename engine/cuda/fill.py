@@ -127,7 +127,7 @@ class Filler:
     def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> bool:
         """Fill all fields but the adapters' work.
 
-        output_rows: the plan's rows that go on. num_decode_rows: the row at which prompts begin.
+        output_rows: the plan's rows whose hidden states are wanted. num_decode_rows: the row at which prompts begin.
 
         Return whether the plan is that of the last call, into the same fields, one token later, which is most of the
         time.

@@ -25,7 +25,7 @@ class SlotLora:
 
     work: the rows that use each slot.
     workspace: made with `lora_workspace`.
-    beside: a second stream of the accelerator; None where it is not worth its events.
+    beside: a second stream of the accelerator; None where its events would cost more than it saves.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class StepShape(NamedTuple):
     num_tiles: int
     """T, the tiles of prompts' queries."""
     num_outputs: int
-    """W, the rows that go on past the last layer."""
+    """W, the rows whose hidden states are wanted after the last layer."""
     num_tables: int = 1
     """G, the block tables of a sequence."""
 
@@ -121,7 +121,7 @@ class StepBuffers:
         return Staged(host, views(shape, self._device), num_bytes)
 
     def begin(self) -> None:
-        """Wait, before the host's side is written, until the last step's copy has read it, as it has long since."""
+        """Wait, before the host's side is written, until the last step's copy has read it, which rarely takes time."""
         if self._sent is not None:
             self._sent.synchronize()
 

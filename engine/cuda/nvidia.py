@@ -47,7 +47,7 @@ class CudaStream:
         self._stream.wait_event(event.event)
 
     def use(self) -> AbstractContextManager[object]:
-        """Give PyTorch's operations of the calling thread to this stream meanwhile."""
+        """Give PyTorch's operations of the calling thread to this stream until the context is left."""
         return torch.cuda.stream(self._stream)
 
 

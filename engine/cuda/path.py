@@ -193,7 +193,7 @@ class CudaPath:
         return Captured(extent, staged, self._accelerator.capture(run))
 
     def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
-        """Return a step of nothing but padding: its integers, sent, and what a graph of this extent does with any."""
+        """Return a padding step's sent integers, and the function that a graph of this extent captures."""
         staged = self._buffers.stage(self._shape(extent))
         self._send(staged, Plan([], []), [], extent)
 
@@ -202,7 +202,8 @@ class CudaPath:
         def run() -> Tensor:
             """Compute the step.
 
-            All memory is taken within the run, and so shared with the other graphs; so is where it leaves rows.
+            All memory is taken within the run, so that graphs share it, as they share the memory to which the result is
+            copied.
             """
             batch = self._batch(staged.device, extent, nothing, self._accelerator.beside)
             hidden = self._decoder.forward(batch, before=self._at_cut(self._accelerator.cut))

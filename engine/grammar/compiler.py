@@ -169,7 +169,7 @@ class GrammarCompiler:
     def _compile(self, job: _Job) -> LLMatcher | EngineError:
         """Compile a grammar, or take the outcome from the cache if this tenant has sent it before.
 
-        Another tenant's would answer by its speed who uses what.
+        Outcomes are not shared between tenants: a fast answer would tell that another tenant uses the grammar.
         """
         key = (job.tenant, job.grammar)
         outcome = self._cache.pop(key, None) or self._try(job.grammar)
@@ -275,7 +275,7 @@ def _refusal(grammar: Grammar, reason: str, label: str = "") -> EngineError:
 
 
 def _start_thread(target: Callable[[], None]) -> threading.Thread:
-    """Start a thread with a larger stack than the worker had: what overflows a stack must have ended the worker."""
+    """Start a thread with a larger stack than the worker's: grammars that overflow a stack end the worker first."""
     before = threading.stack_size(COMPILER_STACK_BYTES)
     try:
         thread = threading.Thread(target=target, name="grammar-compile", daemon=True)

@@ -147,7 +147,7 @@ def _regex(pattern: str, flags: str) -> str:
 
 
 class _Expression(NamedTuple):
-    """A part of a regular expression: one again, where none of its characters is escaped one by one; else of rules."""
+    """A part of a regular expression: as a regular expression if no character needs an escape, else as rules."""
 
     text: str
     is_regex: bool

@@ -52,7 +52,7 @@ class _File(Protocol):
 
 
 WRAPPED = "model.language_model."
-"""The beginning of names of a text model's tensors in a model for text and images."""
+"""The prefix of the names of a text model's tensors in a model for text and images."""
 
 
 class _Renamed:

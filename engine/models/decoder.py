@@ -38,7 +38,7 @@ class StepStates(Protocol):
     def recur(self, index: int, layer: LayerWeights, inputs: Tensor) -> Tensor:
         """Go on from the rows' states by the inputs [N, ...] of layer `index` -> [N, num_values] in their dtype.
 
-        The states are those after the rows afterwards, and snapshots that the step takes are there.
+        Afterwards the states are those after the rows, and the snapshots that the step takes are stored.
         """
 
 
@@ -241,7 +241,7 @@ def bounded_(x: Tensor, cap: float) -> Tensor:
 
 
 def _added(product: Product, x: Tensor, delta: Delta | None, norm: Norm | None, residual: Tensor) -> Tensor:
-    """Return the residual stream with a product of x and its delta added to it, normed before where there is a norm."""
+    """Return the residual stream plus a product of x and its delta; their sum is normed first if there is a norm."""
     out = product.add(x, residual) if norm is None else product(x)
     if delta is not None:
         delta.add_(out, out.shape[1:])

@@ -33,7 +33,7 @@ class ExpertPart(NamedTuple):
     shape: tuple[int, ...] = ()
     """The shape of a tensor of all experts."""
     rows: slice = slice(None)
-    """The rows of the part in what the expert has; its columns where `is_transposed`."""
+    """The part's rows among those of the expert's tensor; its columns where `is_transposed`."""
     is_transposed: bool = False
     scales: str = ""
     """The name of the tensor of scales, where the numbers are MXFP4: then `shape` is that of blocks."""

@@ -61,7 +61,7 @@ Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its
 class Stacked:
     """Matrices of one number of inputs, one below the other, that are read when they are asked for.
 
-    names: theirs in Hugging Face's checkpoints; shapes: [out, in] of each.
+    names: the matrices' names in Hugging Face's checkpoints; shapes: [out, in] of each.
     """
 
     def __init__(self, take: Take, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> None:
@@ -342,7 +342,7 @@ def _layer(
 def _recurrent(
     take: Take, config: ModelConfig, recurrence: Recurrence, prefix: str, make_linear: MakeLinear
 ) -> tuple[Product, Product, RecurrentWeights]:
-    """Return the products before and after the state of a layer, and what the layer has beside them."""
+    """Return the products before and after the state of a layer, and the layer's other weights."""
     hidden, block = config.hidden_size, f"{prefix}.{recurrence.block}"
     heads, channels, width = recurrence.num_heads, recurrence.num_channels, recurrence.conv_width
     is_mamba, has_bias = recurrence.kind == "mamba2", recurrence.has_proj_bias

@@ -16,11 +16,11 @@ from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Sequence
 
 URGENT_S = 3600.0
-"""Seconds of rest below which work is urgent: it can rest no longer and meet its deadline."""
+"""The slack, in seconds, below which the weight of batch work grows (`BatchTerms.slack_s`)."""
 
 MOST_URGENT = 64.0
-"""The factor of the weight of work that cannot rest any more. It lies so high that two tenants of which one is urgent
-share as if the other were not there: that one's work can wait."""
+"""The factor of the weight of work without any slack left. It is so high that such work is served almost alone: the
+work of other tenants can wait."""
 
 
 class Band:
@@ -45,8 +45,8 @@ class Band:
 def weight_of(sequence: Sequence, now_s: float) -> float:
     """Return the divisor of a sequence's service in its tenant's counter.
 
-    It is the request's weight, and in the last hour before its work cannot rest any more up to MOST_URGENT times as
-    much.
+    The divisor is the request's weight. For batch work with less than URGENT_S of slack it grows, up to MOST_URGENT
+    times.
     """
     request = sequence.request
     if request.batch is None or request.batch.slack_s is None:

@@ -48,7 +48,8 @@ It has at most one SMALL-th of the places of a step, or three times the share if
 """
 
 OWED_TOKENS = 16
-"""Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
+"""The tokens of a part of a prompt that is computed only because batch work is owed service; single tokens would cost a
+step each."""
 
 AHEAD_BLOCKS = 4
 """Blocks that stay free for each sequence of the band that runs, as far as it has more to come."""

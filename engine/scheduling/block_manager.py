@@ -254,7 +254,7 @@ class BlockManager:
         return self._find_prefix(sequence) if use_cache else _Prefix(0, [[] for _ in range(self.num_tables)])
 
     def _find_prefix(self, sequence: Sequence) -> _Prefix:
-        """Return the longest cached beginning of a sequence of which all is there that later tokens see."""
+        """Return the longest cached prefix of a sequence: all of its blocks that later tokens see are in the cache."""
         num_full = (len(sequence.token_ids) - 1) // self.block_size
         self._hasher.extend(sequence, num_full)
         hashes, cached = sequence.block_hashes[:num_full], self._pool.cached
@@ -269,7 +269,7 @@ class BlockManager:
         return _Prefix(end, blocks, num_known)
 
     def _first_seen(self, table: int, position: int) -> int:
-        """Return the first block that a position sees, and all after it do: no block before it is needed any more."""
+        """Return the first block that a position sees in a table; later positions need no block before it."""
         window = self._windows[table]
         return 0 if window is None else max(position - window + 1, 0) // self.block_size
 

@@ -28,7 +28,7 @@ class Progress(msgspec.Struct):
 
 
 def take_launch(chunk: Chunk) -> None:
-    """Record that the chunk's step was launched: what its sequence will have computed, and a pending token of it."""
+    """Record that the chunk's step was launched: the sequence's computed tokens, and its pending token, if any."""
     sequence = chunk.sequence
     sequence.num_computed = chunk.first + chunk.num_tokens - len(chunk.drafts)
     if _chooses(chunk):

@@ -43,7 +43,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A step of batch work alone may be longer than step_s, if that is needed to reach this part of the efficiency of
     steps with all sequences."""
     num_one_row_steps: float = 0.0
-    """The number of steps of one sequence that such a step may last at most."""
+    """The longest step of batch work alone by `efficiency`, as a multiple of a step of one sequence."""
     share: float = 0.02
     """The part of all service that the band gets while it has work, however many interactive requests there are."""
 

@@ -325,10 +325,10 @@ class Scheduler:
         return self._limits.max_num_seqs - num_taken
 
     def _awaits_tokens(self, paused: Plan | None) -> bool:
-        """Tell whether a next token depends on pending ones, or a sequence would give way to one that may not be.
+        """Tell whether a next token depends on pending ones, or if blocks are lacking that a pending end may free.
 
-        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait, and
-        so does all of it while a step of it pauses.
+        Batch work does not hold up interactive requests: sequences of batch work whose next token depends on a pending
+        one are left out of the step, and so is all batch work while a step of it pauses.
         """
         interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
         if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in interactive):

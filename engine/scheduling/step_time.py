@@ -23,19 +23,19 @@ FORGETTING = 0.99
 """The factor by which a step counts less with each later one: about a hundred steps are remembered."""
 
 ANCHOR = 1e-3
-"""The strength that holds a coefficient at its value, as a part of the most that steps ever told about it."""
+"""The weight of a coefficient's last value in the fit, as a share of the most that past steps have told about it."""
 
 TINY = 1e-12
 
 UNITS = np.array([1.0, 8.0, 64.0, 16384.0])
-"""The amounts of a constant, rows, prompt tokens and context that belong together: while nothing tells them apart, a
-step's time is shared out by them."""
+"""The ratio of the four amounts (constant, rows, prompt tokens, context) by which a step's time is divided among them
+while past steps do not tell them apart."""
 
 GROWTH = 2
 FIRST_TOKENS = 16
 """Rows and prompt tokens that a step may have at first; later GROWTH times the most seen.
 
-The time of more is a guess.
+The predicted time of larger steps is a guess.
 """
 
 

@@ -43,7 +43,7 @@ BLOCK = 16
 NUM_SCALES = 8
 NUM_ENDS = 4
 LEAST = 1e-30
-"""A group whose largest number is below this is zeros."""
+"""A group whose largest number is below this is stored as zeros."""
 
 BLOCK_FORMATS = {"Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144),
                  "Q6_K": (14, 256, 210)}  # fmt: skip

@@ -4,8 +4,8 @@ Semantics:
     out[n] = token_ids[n]                       where token_ids[n] >= 0
     out[n] = max(chosen[-1 - token_ids[n]], 0)  elsewhere
 
-Chosen tokens are as `kernels.gpu.sampling` leaves them: negative where a row of logits was no numbers. That text ends
-there, and what is computed for it counts for nothing; but it has to be some token.
+Chosen tokens are as `kernels.gpu.sampling` leaves them: negative where logits were NaN or infinite. That text ends
+there and its results are dropped, but the step needs some token id, so it gets 0.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ CONFIG = {
 }
 SEED = 7
 SPREAD = 0.02
-"""The width of the random weights."""
+"""The standard deviation of the random weights."""
 BLOCK_BYTES, BLOCK = 144, 256
 
 
@@ -93,7 +93,10 @@ def make_gguf(folder: Path) -> None:
 
 
 def _random_blocks(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Return rows of Q4_K whose numbers are about SPREAD wide. Scales and minima of 6 bits are random."""
+    """Return rows of Q4_K whose numbers have about the standard deviation SPREAD.
+
+    Scales and minima of 6 bits are random.
+    """
     blocks = rng.integers(0, 256, (height, width // BLOCK, BLOCK_BYTES), dtype=np.uint8)
     scale = np.float16(SPREAD / 31 / 7.5)
     blocks[..., 0:2] = np.array([scale]).view(np.uint8)

@@ -1,8 +1,8 @@
 """The engine's bounds on a CPU with the demo model, each with what was measured and PASS or FAIL.
 
-Sides take turns in each round, and a ratio is the median of the rounds. other: llama.cpp with the same file, our base
-beside our adapters, or the engine alone beside busy processes. Figures in ms are of a token, a prompt or all products
-of a step. Run this on a machine that does nothing else.
+Sides take turns in each round, and a ratio is the median of the rounds. The column `other` is llama.cpp with the same
+file, our base beside our adapters, or the engine without busy processes. Figures in ms are of a token, a prompt or all
+products of a step. Run this on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LINEAR_BUSY = {1: 2.5, 8: 2.0, 32: 2.0}
 BUSY_ONE, BUSY_EACH, BUSY_GAP = 0.45, 0.35, 6.0
 LARGEST_MB = 600.0
 LOADED_S = 1.0
-"""Seconds until busy processes have loaded."""
+"""Seconds until busy processes have started and compute."""
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ CONTEXT = 1024
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The times that requests took that were sent at once."""
+    """The times of requests that were sent at once."""
 
     seconds: float
     """Seconds from sending the first request to the end of the last one."""
@@ -55,7 +55,10 @@ class Peer:
         self._process.join()
 
     def answer(self, prompts: list[list[int]], new_tokens: int) -> Answered:
-        """Send all prompts at once and wait for their ends. Greedy, of exactly so many new tokens."""
+        """Send all prompts at once and wait for their ends.
+
+        Each answer has exactly new_tokens tokens, chosen greedily.
+        """
         self._connection.send((prompts, new_tokens))
         return msgspec.convert(self._connection.recv(), Answered)
 

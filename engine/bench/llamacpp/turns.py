@@ -38,7 +38,7 @@ class Turns:
         return self._answer(self._prompts(streams, self._prompt_tokens), self._new_tokens, adapters)
 
     def decode(self, peer: Peer, streams: int, adapters: list[str]) -> Round:
-        """Return the times of a token in milliseconds, the engine's and the peer's."""
+        """Measure decoding; return the milliseconds of a token and its processor time, the engine's and the peer's."""
         before_s = time.process_time()
         traces = self.ours(streams, adapters)
         processor_s = time.process_time() - before_s
@@ -50,7 +50,7 @@ class Turns:
         return Round(1e3 / rate(traces), 1e3 * theirs.seconds / theirs.num_tokens, *processor)
 
     def prefill(self, peer: Peer, num_tokens: int) -> Round:
-        """Return the times of a prompt in milliseconds, the engine's and the peer's."""
+        """Measure a prompt; return its milliseconds and its processor time, the engine's and the peer's."""
         before_s = time.process_time()
         (trace,) = self._answer(self._prompts(1, num_tokens), 1, [])
         processor_s = time.process_time() - before_s
@@ -58,16 +58,16 @@ class Turns:
         return Round(1e3 * trace.ttft_s, theirs.prompt_ms, 1e3 * processor_s, 1e3 * theirs.processor_s)
 
     def beside(self, peer: Peer, streams: int, adapters: list[str]) -> Pair:
-        """Return the milliseconds of a token, the engine's and the peer's."""
+        """Measure as `decode` does; return the milliseconds of a token alone, as a pair."""
         return Pair(*self.decode(peer, streams, adapters)[:2])
 
     def rates_beside(self, peer: Peer, streams: int, adapters: list[str]) -> Pair:
-        """Return tokens per second, the engine's and the peer's."""
+        """Measure as `decode` does; return tokens per second, as a pair."""
         ours, theirs, *_ = self.decode(peer, streams, adapters)
         return Pair(1e3 / ours, 1e3 / theirs)
 
     def prefill_beside(self, peer: Peer, num_tokens: int) -> Pair:
-        """Return the milliseconds of a prompt, the engine's and the peer's."""
+        """Measure as `prefill` does; return the milliseconds of a prompt alone, as a pair."""
         return Pair(*self.prefill(peer, num_tokens)[:2])
 
     def _theirs(self, peer: Peer, streams: int) -> Answered:

@@ -143,7 +143,8 @@ class _Table:
     def mixed_row(self, case: str, plan: Plan, steps_s: list[float], over: list[float] | None = None) -> Row:
         """Return the row of decodes beside a prompt.
 
-        Memory is as of the decodes, in whose step the prompt is; products are of both.
+        The floor counts the bytes that the decodes read, since the prompt is in the same step, and the products of
+        both.
         """
         sequences = [chunk.sequence for chunk in plan.chunks]
         contexts = [self._sizes.context] * len(plan.decodes)

@@ -16,7 +16,7 @@ NUM_DISTINCT = 32  # sets of weights that any number of adapters share
 
 
 class RandomTensors:
-    """A checkpoint's tensors (`engine.models.weights.Take`), scaled so that a forward pass neither grows nor dies."""
+    """A checkpoint's tensors (`engine.models.weights.Take`), scaled so that hidden states keep their size."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
@@ -30,7 +30,7 @@ class RandomTensors:
 
 
 class RandomAdapters:
-    """Adapters on all projections, in host memory; `load` stands for a loader's.
+    """Adapters on all projections, in host memory; `load` is used in place of a loader's.
 
     ranks: the ranks of adapters, one after the other.
     """

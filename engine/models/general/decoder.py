@@ -70,12 +70,12 @@ class GeneralDecoder:
             self._inner.given = None
         return logits.float() if logits.dtype != torch.float32 else logits
 
-    def _attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+    def _attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]) -> Tensor:
         index: int = module.layer_idx  # type: ignore[assignment]
         assert self._attention is not None
         self._before(index)
         q, k, v = (each[0].transpose(0, 1) for each in (q, k, v))
-        return self._attention.attend_rotated(index, q, k, v, asked.get("s_aux"))[None]
+        return self._attention.attend_rotated(index, q, k, v, options.get("s_aux"))[None]
 
 
 def _put_inner(model: PreTrainedModel, output_class: Any) -> _Inner:
@@ -91,7 +91,7 @@ def _put_inner(model: PreTrainedModel, output_class: Any) -> _Inner:
 
 
 class _Inner(nn.Module):
-    """The inner model, or in its place hidden states that it has computed before."""
+    """A stand-in for the inner model that computes by it, or returns the hidden states that were put into `given`."""
 
     def __init__(self, model: nn.Module, output_class: Any) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Inner(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
 
-    def forward(self, *args: Any, **asked: Any) -> Any:
+    def forward(self, *args: Any, **options: Any) -> Any:
         if self.given is not None:
             return self._output_class(last_hidden_state=self.given)
-        return self.model(*args, **asked)
+        return self.model(*args, **options)

@@ -1,6 +1,6 @@
 """A model's root-mean-square norms, computed in fewer operations where that gives the same numbers.
 
-Transformers has a class of them for each family. One is replaced only if both give the same for random rows.
+Transformers has a class of norms for each family. A norm is replaced only if both give the same for random rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kernels.norm import RmsNorm
 
 NUM_ROWS = 4
 ROUNDINGS = 4
-"""The largest difference, in roundings of the model's numbers."""
+"""The largest difference between a norm and its replacement, in units of the dtype's rounding error (eps)."""
 
 
 class FastNorm(nn.Module):

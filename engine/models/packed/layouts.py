@@ -38,8 +38,8 @@ def gptq_rows(words: Tensor, bits: int) -> Tensor:
 def gptq_zeros(words: Tensor, bits: int, *, is_first: bool) -> Tensor:
     """Return the zero points [G, out] of GPTQ's words [G, out * bits / 32].
 
-    is_first: True for the first format, which has them less one. One is added to whole words, since one was taken from
-    whole words: a borrow of one integer from the next is undone so.
+    is_first: True for GPTQ's first format, which stores each zero point less one. One is added to all integers of a
+    word at once, as it was subtracted, so that borrows between neighbouring integers are undone.
     """
     ones = sum(1 << (bits * place) for place in range(32 // bits))
     return unpacked(words + torch.tensor(ones, dtype=torch.int32) if is_first else words, bits)

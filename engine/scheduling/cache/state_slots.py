@@ -1,11 +1,12 @@
 """The owners of the slots for states, in models some of whose layers keep a state in place of keys and values.
 
-Slot numbers only; the memory is the runner's (`engine.models.states`). The block manager's sibling: a sequence that
-has blocks has a slot too. A state cannot be cut as a list of keys can, so that a cached prefix is of use only where a
+Slot numbers only; the memory is the runner's (`engine.models.states`). The block manager's sibling: a sequence that has
+blocks has a slot too. A state cannot be cut as a list of keys can, so that a cached prefix is of use only where a
 snapshot of the states at its end was taken. Snapshots are known by the hash of the last block before them, which stands
 for the tenant, the adapter and all tokens up to there. They are taken at the end of the last full block of what a
 sequence has to compute when it starts, and at the end of what it had in common with cached blocks that no snapshot led
-to: there texts part that begin alike. Until the step that takes it is done, the slot of a snapshot is its sequence's.
+to: that is where texts with a common beginning part. Until the step that takes it is done, the slot of a snapshot is
+its sequence's.
 
 Sequences go before snapshots, and these leave by the time of their last use. Batch work takes no place from snapshots
 that interactive requests have used recently: since the last but one call of `age`.

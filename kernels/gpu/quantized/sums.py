@@ -20,7 +20,7 @@ MOST_SPLIT_ROWS = 128
 PROGRAMS = 264
 """Programs of a launch that keep the memory of a large GPU busy: two for each multiprocessor of an H100."""
 LEAST_STEPS = 4
-"""Steps of a split's inputs, below which its sums cost more than they hide."""
+"""The fewest steps of inputs in a split: with fewer, adding up the splits costs more than the parallelism saves."""
 BLOCK = 1024
 
 
