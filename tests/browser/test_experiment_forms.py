@@ -141,7 +141,7 @@ async def test_parts_are_shares_of_their_sum_and_tiny_ones_are_shown(visit: Visi
 async def test_two_people_change_one_draft_and_neither_change_is_lost(
     visit: Visit, browser_house: BrowserHouse, hears: bool
 ) -> None:
-    """hears: whether the form learns of the other person's change before its own is sent, or from the refusal."""
+    """The form learns of the other person's change before its own is sent (`hears`), or from the refusal."""
     name = f"shared-{hears}".lower()
     path = await make_draft(browser_house, "umbrella", name)
     watched = await visit()

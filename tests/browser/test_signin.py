@@ -184,7 +184,7 @@ def read_qr(view_box: str, path: str) -> str:
 async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_page(visit: Visit) -> None:
     page = await visit(None)
 
-    async def held_back(route: Route) -> None:
+    async def require_authenticator(route: Route) -> None:
         reply = await route.fetch()
         if not reply.ok:
             return await route.fulfill(response=reply)
@@ -192,7 +192,7 @@ async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_p
         session = {**await reply.json(), **held}
         return await route.fulfill(response=reply, json=session)
 
-    await page.page.route("**/admin/v1/session", held_back)
+    await page.page.route("**/admin/v1/session", require_authenticator)
     await page.open("system/status")
     await page.page.wait_for_url("**/admin/signin?next=*")
     await type_login(page, OWNER)

@@ -1,5 +1,5 @@
-"""README.md of this folder: the suites that ran, their versions, and their results. Nothing in it depends on the
-moment."""
+"""README.md of this folder: the suites that ran, their versions, and their results. The page does not depend on the
+time at which it is written."""
 
 from __future__ import annotations
 

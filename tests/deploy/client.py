@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tests.faults.seen import Seen
+from tests.faults.received import Seen
 from tests.faults.watcher import Listener
 
 _ANY_CERTIFICATE = ssl.create_default_context()
@@ -72,7 +72,7 @@ class Exchange:
         """The bytes of the whole reply; 0 where its head has not come, or it comes in chunks."""
         self._is_chunked = False
 
-    def hear(self, data: bytes) -> bool:
+    def receive(self, data: bytes) -> bool:
         """Take more bytes of the reply. Return whether it is complete.
 
         Raises ValueError: when the reply has no length, or bytes follow it.
@@ -101,13 +101,13 @@ class Exchange:
         if self.first_s:
             outcome.spread_s = self.last_s - self.first_s
         head, _, rest = bytes(self.reply).partition(b"\r\n\r\n")
-        listener.hear(head + b"\r\n\r\n")
+        listener.receive(head + b"\r\n\r\n")
         try:
             body = _of_chunks(rest) if self._is_chunked else rest
             if outcome.seen.status != 200:
                 outcome.error = outcome.error or f"status {outcome.seen.status}: {body[:200]!r}"
             elif self._is_chunked:
-                listener.hear(body)
+                listener.receive(body)
             elif not self.error:
                 _take_whole(outcome.seen, body)
         except ValueError as error:
@@ -132,7 +132,7 @@ def _take_whole(seen: Seen, body: bytes) -> None:
 
 
 class _Connection:
-    """A connection that has at most one exchange at a time. None of its methods blocks.
+    """A connection that has at most one exchange at a time. No method blocks.
 
     Raises OSError: when there is no socket for it.
     """
@@ -147,7 +147,7 @@ class _Connection:
         self.fd = self._socket.fileno()
         self.exchange: Exchange | None = None
         self.watched = 0
-        """The events that the client watches it for."""
+        """The events for which the client's epoll watches the connection."""
 
     @property
     def events(self) -> int:
@@ -179,7 +179,7 @@ class _Connection:
         try:
             self._send(self.exchange.request)
             while data := self._socket.recv(65536):
-                if self.exchange.hear(data):
+                if self.exchange.receive(data):
                     return True
         except _AGAIN:
             return False
@@ -224,7 +224,8 @@ class Client:
         self._epoll = select.epoll()
         self._busy: dict[int, _Connection] = {}
         self._idle: deque[_Connection] = deque()
-        """The one used longest ago comes first, so that each is used, and learns in time that a server ends."""
+        """Idle connections, the one used longest ago first, so that each is used, and learns in time that a server
+        ends."""
         self.num_opened = 0
         self.ended: list[Exchange] = []
 

@@ -1,4 +1,4 @@
-"""A database that is far away: a proxy in front of it lets everything pass, later."""
+"""A database that is far away: a proxy in front of it forwards everything after a delay."""
 
 from __future__ import annotations
 

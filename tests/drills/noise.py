@@ -67,8 +67,8 @@ Act = Callable[[], Awaitable[int]]
 class Kind(msgspec.Struct, frozen=True):
     """A kind of noise.
 
-    client: returns what the client of a number does again and again. done: the statuses of what was not refused before
-    it cost anything.
+    client: returns what the client of a number does again and again. done: the statuses of requests that were carried
+    out, rather than refused cheaply.
     """
 
     name: str

@@ -161,7 +161,8 @@ class Sender:
         self._http = httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False)
 
     def send(self, dear: Dear) -> None:
-        """Send a request, and where that kept the loop, a few times more: others' work only ever adds to a beat."""
+        """Send a request; repeat it a few times if it blocked the loop, since other work of the machine only makes a
+        beat longer."""
         beats_s = [self._once(dear)]
         while beats_s[-1] > MAX_HOLD_S and len(beats_s) < TRIES:
             beats_s.append(self._once(dear))

@@ -113,7 +113,8 @@ class Uploader:
         self._http = httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S, trust_env=False)
 
     def upload(self, seed: int) -> None:
-        """Upload a mutant, and where that kept the loop, a few times more: others' work only ever adds to a beat."""
+        """Upload a mutant; repeat it a few times if it blocked the loop, since other work of the machine only makes a
+        beat longer."""
         made = self._folder / str(seed)
         files = _make(seed, made)
         shutil.rmtree(made)

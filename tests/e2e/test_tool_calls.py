@@ -26,7 +26,7 @@ END_OF_TURN, RESPONSE = "2", "7639"  # the model's token ids; the second one is 
 OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-class Said(msgspec.Struct):
+class Reply(msgspec.Struct):
     """The text and the tool calls of one reply.
 
     calls: names and arguments.
@@ -75,9 +75,9 @@ def choices(name: str) -> dict[str, Any]:
     }
 
 
-def reply_of(chunks: Iterable[Any]) -> Said:
+def reply_of(chunks: Iterable[Any]) -> Reply:
     """Return the reply that the chunks of a stream add up to."""
-    reply = Said(None, [], "", [])
+    reply = Reply(None, [], "", [])
     for chunk in chunks:
         choice = chunk.choices[0]
         if choice.delta.content is not None:
@@ -93,17 +93,17 @@ def reply_of(chunks: Iterable[Any]) -> Said:
     return reply
 
 
-def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Said:
+def ask(client: openai.OpenAI, *, stream: bool = False, **fields: Any) -> Reply:
     asked = {"model": BASE, "messages": QUESTION, "max_tokens": MAX_TOKENS, "stream": stream, **fields}
     reply: Any = client.chat.completions.create(**asked, extra_body={"return_token_ids": True})
     if stream:
         return reply_of(reply)
     (choice,) = reply.choices
     calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
-    return Said(choice.message.content, calls, choice.finish_reason, choice.token_ids)
+    return Reply(choice.message.content, calls, choice.finish_reason, choice.token_ids)
 
 
-def check(reply: Said, schemas: dict[str, Schema], mode: str) -> int:
+def check(reply: Reply, schemas: dict[str, Schema], mode: str) -> int:
     """Check that every call which was not cut off matches its tool's schema; return the number of these calls."""
     whole = reply.calls[:-1] if reply.finish_reason == "length" else reply.calls
     for name, arguments in whole:
@@ -128,7 +128,7 @@ class Case(msgspec.Struct, frozen=True):
     def schemas(self) -> dict[str, Schema]:
         return {"target": tool_schema(self.seed), "other": OTHER}
 
-    def replies(self, client: openai.OpenAI) -> tuple[Said, Said]:
+    def replies(self, client: openai.OpenAI) -> tuple[Reply, Reply]:
         """Return the replies to the same request, asked for whole and streamed."""
         asked: dict[str, Any] = {
             "tools": [tool(name, schema) for name, schema in self.schemas.items()],

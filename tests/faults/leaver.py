@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from tests.faults.seen import Seen
+from tests.faults.received import Received
 from tests.faults.watcher import Listener, request_bytes
 from tests.patience import PATIENCE_S
 
@@ -43,7 +43,7 @@ def any_point(rng: random.Random, request: bytes) -> Point:
     return Point(len(request), 0.0, rng.randint(1, MOST_REPLY_BYTES), how)
 
 
-async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Seen:
+async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Received:
     """Send a request and disconnect at a random point. Return what the client received by then."""
     listener, request = Listener(), request_bytes(secret, body)
     point = any_point(rng, request)
@@ -57,7 +57,7 @@ async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Seen
                 num_left = point.num_received
                 while num_left and (data := await reader.read(min(num_left, 512))):
                     num_left -= len(data)
-                    listener.hear(data)
+                    listener.receive(data)
                 await _go(writer, reader, listener, point.how)
             finally:
                 writer.transport.abort()
@@ -71,4 +71,4 @@ async def _go(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, listen
     elif how == "half":
         writer.write_eof()
         while data := await reader.read(65536):
-            listener.hear(data)
+            listener.receive(data)

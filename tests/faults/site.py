@@ -15,7 +15,7 @@ from gateway.db.migrate import migrate
 from gateway.settings import Settings
 from tests.faults.history import close_a_month
 from tests.faults.processes import Engine, Gateway, Postgres
-from tests.faults.seen import Seen
+from tests.faults.received import Received
 from tests.gateway.limits.fleet import Key, make_key, put_limit
 from tests.gateway.live import BASE, make_operator_key
 from tests.gateway.model_folder import make_model_folder
@@ -63,7 +63,7 @@ class Site:
         asyncio.run(put_limit(self.postgres.dsn, self.key.limit("cost_nanos", "month", LIMIT)))
         self._operator_key = asyncio.run(make_operator_key(self.postgres.dsn))
         self.history = asyncio.run(close_a_month(self.postgres.dsn))
-        self.seen: list[Seen] = []
+        self.seen: list[Received] = []
         self.lost: set[str] = set()
         self.torn: set[str] = set()
         self._produced = folder / "produced"

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.faults.conservation import check_conservation
 from tests.faults.leaver import leave
-from tests.faults.seen import Seen
+from tests.faults.received import Received
 from tests.faults.site import Site
 from tests.faults.watcher import PROMPT
 from tests.gateway.live import BASE
@@ -34,10 +34,10 @@ def body_of(rng: random.Random) -> bytes:
     return msgspec.json.encode({"model": BASE, "prompt": PROMPT, "ignore_eos": True} | fields)
 
 
-async def all_leave(site: Site, rng: random.Random, count: int) -> list[Seen]:
+async def all_leave(site: Site, rng: random.Random, count: int) -> list[Received]:
     places = asyncio.Semaphore(AT_A_TIME)
 
-    async def one(seed: int) -> Seen:
+    async def one(seed: int) -> Received:
         async with places:
             own = random.Random(seed)
             return await leave(site.gateways[0].port, site.key.secret, body_of(own), own)

@@ -18,7 +18,7 @@ from gateway.metering.format import Progressed, read_frames
 from tests.faults.conservation import Row, check_conservation, execute, ledger, num_open
 from tests.faults.processes import Gateway
 from tests.faults.site import ENDLESS, Site
-from tests.faults.watcher import Seen, Watcher
+from tests.faults.watcher import Received, Watcher
 from tests.gateway.limits.fleet import make_key
 from tests.installation.waiting import wait_until as until
 from tests.patience import PATIENCE_S
@@ -48,7 +48,7 @@ def interrupted(
     lengths: Sequence[int] = (ENDLESS,) * 3,
     gateways: Sequence[int] = (0,) * 3,
     secret: str | None = None,
-) -> list[Seen]:
+) -> list[Received]:
     """Start a stream for each length, cause a fault once all have begun, and return the received parts.
 
     break_it: breaks something; is called with the clients. lengths, gateways: the most tokens of each stream, and the
@@ -60,7 +60,7 @@ def interrupted(
     ]
     all_began = threading.Event()
 
-    async def stream() -> list[Seen]:
+    async def stream() -> list[Received]:
         running = [asyncio.create_task(watcher.run()) for watcher in watchers]
         try:
             for number, watcher in enumerate(watchers):
@@ -128,7 +128,7 @@ def journaled(site: Site) -> dict[str, int]:
     return {count.request_id: count.completion_tokens for count in counts}
 
 
-def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
+def billed(site: Site, seen: list[Received], *reasons: str) -> list[Row]:
     """Return the clients' rows of the ledger, once all have ended for one of these reasons."""
 
     def rows() -> list[Row]:
@@ -245,7 +245,7 @@ def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(s
 def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_lost(site: Site) -> None:
     secret = unlimited_key(site)
 
-    def ask() -> Seen:
+    def ask() -> Received:
         return asyncio.run(Watcher(site, 1, secret=secret, max_tokens=2).run())
 
     with another_gateway(site, journal_bytes=2000):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.faults.seen import Seen
+from tests.faults.received import Received
 from tests.faults.site import Site
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
@@ -35,10 +35,10 @@ class Listener:
     """A parser of replies that takes bytes, streamed or whole, as they come."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
+        self.seen = Received()
         self._received, self._position = b"", 0
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self._received += data
         if not self.seen.request_id and (found := _REQUEST_ID.search(self._received)):
             self.seen.request_id = found[1].decode()
@@ -75,7 +75,7 @@ class Watcher:
         self._is_over = False
         self._left = asyncio.Event()
 
-    async def run(self, leave_after: int | None = None) -> Seen:
+    async def run(self, leave_after: int | None = None) -> Received:
         """Send the request; return the received part once the stream has ended, was cut, or the client has left."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -102,7 +102,7 @@ class Watcher:
 
     async def _read(self, reader: asyncio.StreamReader, leave_after: int | None) -> None:
         while data := await reader.read(65536):
-            self._listener.hear(data)
+            self._listener.receive(data)
             self._changed.set()
             if self.leave.is_set() or (leave_after is not None and self.seen.num_tokens >= leave_after):
                 return

@@ -103,7 +103,7 @@ def damaged_files(draw: random.Random, config: dict[str, Any], tensors: Tensors,
 
 
 def damaged_data(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
-    """Write the files of a good adapter with bits of its weights flipped, most of which are good adapters again."""
+    """Write the files of a good adapter with bits of its weights flipped, which is most often a good adapter again."""
     files = files_of(config, header_of(tensors), tensors)
     content = bytearray(files[WEIGHTS_NAME])
     num_bytes = sum(len(data) for _, _, data in tensors.values())

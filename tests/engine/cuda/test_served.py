@@ -94,7 +94,7 @@ class Conversation:
                 self.ended += [final.request_id for final in finals]
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True):
     """The recorded outcome of all requests.
 
     kept, acknowledged: the engine's statistics before usage was acknowledged, and after. drained: the answer to a
@@ -129,7 +129,7 @@ def arrivals(tenants: Tenants) -> list[GenerateRequest]:
     return [greedy("aborted", [1, 2, 3], CONTEXT - 16, adapter=tenants.digests["mlp-r7"]), *made]
 
 
-def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[bytes]) -> Seen:
+def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[bytes]) -> Outcome:
     """Send one request after each step of the engine, and return the recorded outcome."""
     requests = {request.request_id: request for request in arrivals(tenants)}
     talk.gateway.hello()
@@ -153,7 +153,7 @@ def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[byt
     talk.acknowledge(["drained"])
     exit_code = process.wait(PATIENCE_S)
     answers = collect(talk.outputs)
-    return Seen(requests, talk.ended, answers, kept, acknowledged, answers.pop("drained"), exit_code)
+    return Outcome(requests, talk.ended, answers, kept, acknowledged, answers.pop("drained"), exit_code)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=GPU)])
-def seen(request: pytest.FixtureRequest, tenants: Tenants) -> Iterator[Seen]:
+def seen(request: pytest.FixtureRequest, tenants: Tenants) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory(prefix="lorikeet-") as name:  # a socket's path is short
         log, endpoint = Path(name) / "log", f"ipc://{name}/engine"
         command = [sys.executable, "-m", "engine", "--device", request.param, "--endpoint", endpoint, *FLAGS.split()]
@@ -183,7 +183,7 @@ def seen(request: pytest.FixtureRequest, tenants: Tenants) -> Iterator[Seen]:
             context.term()
 
 
-def test_every_request_ends_once_and_is_billed_for_the_tokens_that_came(seen: Seen) -> None:
+def test_every_request_ends_once_and_is_billed_for_the_tokens_that_came(seen: Outcome) -> None:
     assert Counter(seen.ended) == Counter([*seen.requests, "drained"])
     assert seen.answers.keys() == seen.requests.keys()
     for name, request in seen.requests.items():
@@ -198,7 +198,7 @@ def test_every_request_ends_once_and_is_billed_for_the_tokens_that_came(seen: Se
         assert len(answer.token_ids) < num_asked or name != "aborted"
 
 
-def test_greedy_texts_are_those_of_every_adapters_own_model(seen: Seen, tenants: Tenants) -> None:
+def test_greedy_texts_are_those_of_every_adapters_own_model(seen: Outcome, tenants: Tenants) -> None:
     for name in NAMES:
         asked = [request for request in seen.requests.values() if request.adapter == tenants.digests[name]]
         chosen = [request for request in asked if request.sampling.temperature == 0 and request.request_id != "aborted"]
@@ -208,19 +208,19 @@ def test_greedy_texts_are_those_of_every_adapters_own_model(seen: Seen, tenants:
         assert_greedy_follows(tenants.models[name], claims, tolerance=1e-4)
 
 
-def test_the_same_seed_says_the_same_beside_other_neighbors(seen: Seen) -> None:
+def test_the_same_seed_says_the_same_beside_other_neighbors(seen: Outcome) -> None:
     texts = {name: seen.answers[f"first {name}"].token_ids for name in NAMES}
     assert texts == {name: seen.answers[f"second {name}"].token_ids for name in NAMES}
     assert len(set(map(tuple, texts.values()))) == len(NAMES)
 
 
-def test_adapters_took_turns_in_fewer_slots(seen: Seen) -> None:
+def test_adapters_took_turns_in_fewer_slots(seen: Outcome) -> None:
     assert seen.kept.adapter_slots_total == NUM_SLOTS < len(LORAS)
     assert seen.kept.adapter_loads_total >= len(LORAS)
     assert seen.kept.adapter_evictions_total >= len(LORAS) - NUM_SLOTS
 
 
-def test_usage_is_kept_until_it_is_acknowledged_and_adds_up(seen: Seen) -> None:
+def test_usage_is_kept_until_it_is_acknowledged_and_adds_up(seen: Outcome) -> None:
     usages = [answer.final.usage for answer in seen.answers.values()]
     assert (seen.kept.unacked_usage, seen.acknowledged.unacked_usage) == (len(usages), 0)
     assert seen.acknowledged.dropped_usage_total == 0
@@ -229,7 +229,7 @@ def test_usage_is_kept_until_it_is_acknowledged_and_adds_up(seen: Seen) -> None:
     assert seen.kept.ended_completion_tokens_total == num_completed
 
 
-def test_what_runs_when_it_is_told_to_end_ends_first_and_nothing_is_an_error(seen: Seen) -> None:
+def test_what_runs_when_it_is_told_to_end_ends_first_and_nothing_is_an_error(seen: Outcome) -> None:
     assert seen.drained.final.finish_reason == "length"
     assert len(seen.drained.token_ids) == seen.drained.final.usage.completion_tokens == CONTEXT - 16
     assert seen.exit_code == 0

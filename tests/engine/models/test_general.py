@@ -163,7 +163,8 @@ def test_what_cannot_be_served_is_refused_by_key_and_name(
 def test_a_state_beside_keys_and_values_is_found_and_refused(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Each layer attends, so that nothing but a text in pieces shows the state of what is beside attention."""
+    """Each layer has attention as well, so that only a text that is computed in pieces shows that another state is
+    missing."""
     save_general(family, tmp_path, **changes)
     with pytest.raises(UnsupportedModel, match="it keeps a state beside keys and values"):
         run_engine(engine_config(tmp_path, tmp_path / "store"), [])

@@ -57,9 +57,9 @@ class Simulator:
     most_running: the largest sum of prompt and max_tokens over the sequences that ran at once.
     ahead: whether a step's results are taken after the next step was launched.
     seconds_of: returns how long a step takes.
-    landed: the outputs of the last results.
+    landed: the outputs of the step whose results were taken last.
     plan: the last step.
-    hurry: the factor by which the scheduler's clock is faster.
+    hurry: the factor by which the scheduler's clock is faster than the simulator's.
     """
 
     def __init__(

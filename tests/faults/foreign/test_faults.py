@@ -44,7 +44,7 @@ SLOWS: tuple[Fault, ...] = ("slow body", "lying usage")
 """The faults after which a server gets few requests, or none, for a while."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """The reply to one request as the client received it."""
 
     status: int
@@ -60,7 +60,7 @@ ASKED_S: list[float] = []
 """The times at which requests were sent to any pool, since all pools share one retry budget."""
 
 
-class Two:
+class TwoServers:
     """A pool of two servers, each behind a fault proxy."""
 
     def __init__(self, desk: Desk, pool: str, proxies: list[FaultProxy], servers: list[FakeServer]) -> None:
@@ -69,13 +69,13 @@ class Two:
         self.proxies = proxies
         self.servers = servers
 
-    async def ask(self, *, stream: bool, model: str = "") -> Seen:
+    async def ask(self, *, stream: bool, model: str = "") -> Reply:
         """Send one request; return the reply as the client received it."""
         ASKED_S.append(time.monotonic())
         model = model or self.pool
         if not stream:
             reply = await self.desk.chat(model, "Say hello.")
-            return Seen(reply.status_code, reply.status_code == httpx.codes.OK and "Hello world" in reply.text)
+            return Reply(reply.status_code, reply.status_code == httpx.codes.OK and "Hello world" in reply.text)
         body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}
         began_s, first_s, text, status = time.perf_counter(), 0.0, "", 0
         request = self.desk.tenant.stream("POST", "/v1/chat/completions", json=body | {"stream": True})
@@ -86,14 +86,14 @@ class Two:
                     continue
                 event = json.loads(line.removeprefix("data: "))
                 if "error" in event:
-                    return Seen(status, is_whole=False, has_begun=bool(text), first_s=first_s)
+                    return Reply(status, is_whole=False, has_begun=bool(text), first_s=first_s)
                 text += "".join(each["delta"].get("content") or "" for each in event["choices"])
                 first_s = first_s or (time.perf_counter() - began_s if text else 0.0)
-        return Seen(status, text == "Hello world", bool(text), first_s)
+        return Reply(status, text == "Hello world", bool(text), first_s)
 
-    async def ask_many(self, num: int, *, num_clients: int = NUM_CLIENTS, model: str = "") -> list[Seen]:
+    async def ask_many(self, num: int, *, num_clients: int = NUM_CLIENTS, model: str = "") -> list[Reply]:
         """Send `num` requests by a few clients, half of them as streams; return what the clients saw."""
-        left, seen = iter(range(num)), list[Seen]()
+        left, seen = iter(range(num)), list[Reply]()
 
         async def client() -> None:
             for number in left:
@@ -112,13 +112,13 @@ class Two:
 
 
 @pytest.fixture
-async def two(desk: Desk) -> AsyncIterator[Two]:
+async def two(desk: Desk) -> AsyncIterator[TwoServers]:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(fake_server()) for _ in range(2)]
         proxies = [await stack.enter_async_context(fault_proxy(server.port)) for server in servers]
         pool = f"theirs-{next(POOL_NUMBERS)}"
         await stack.enter_async_context(desk.pool(pool, [proxy.url for proxy in proxies], **PATIENT))
-        yield Two(desk, pool, proxies, servers)
+        yield TwoServers(desk, pool, proxies, servers)
 
 
 def always(fault: Fault | None) -> Callable[[str], Fault | None]:
@@ -131,7 +131,9 @@ def own_id(passed: Passed) -> str:
 
 
 @pytest.mark.parametrize("faults", [[each for each in FAULTS if each not in SLOWS], *([each] for each in SLOWS)])
-async def test_what_a_second_server_can_answer_is_never_an_error(two: Two, faults: list[Fault], full: bool) -> None:
+async def test_what_a_second_server_can_answer_is_never_an_error(
+    two: TwoServers, faults: list[Fault], full: bool
+) -> None:
     if not full and len(faults) == 1:
         pytest.skip("these take long")
     bad, _ = two.proxies
@@ -158,7 +160,7 @@ async def test_what_a_second_server_can_answer_is_never_an_error(two: Two, fault
     figure(f"{dict(found)}")
 
 
-async def test_where_both_fail_at_times_only_what_failed_at_both_is_an_error(two: Two, full: bool) -> None:
+async def test_where_both_fail_at_times_only_what_failed_at_both_is_an_error(two: TwoServers, full: bool) -> None:
     draw = random.Random(4)
     quick = [each for each in FAULTS if each != "latency"]
     for proxy in two.proxies:
@@ -179,7 +181,7 @@ async def test_where_both_fail_at_times_only_what_failed_at_both_is_an_error(two
 
 
 @pytest.mark.parametrize("fault", ["reset", "status 500", "status 503", "error inside a 200", "away"])
-async def test_retries_stay_within_their_budget_when_all_servers_fail(two: Two, fault: str, full: bool) -> None:
+async def test_retries_stay_within_their_budget_when_all_servers_fail(two: TwoServers, fault: str, full: bool) -> None:
     if not full and fault not in ("reset", "status 503"):
         pytest.skip("one of each kind is enough for each commit")
     for proxy in two.proxies:
@@ -197,7 +199,7 @@ async def test_retries_stay_within_their_budget_when_all_servers_fail(two: Two, 
     assert num_retries <= most
 
 
-async def test_a_breaker_opens_soon_and_closes_soon_after_healing(two: Two, full: bool) -> None:
+async def test_a_breaker_opens_soon_and_closes_soon_after_healing(two: TwoServers, full: bool) -> None:
     bad, _ = two.proxies
     await two.ask_many(20)
     two.forget()
@@ -235,11 +237,11 @@ async def test_a_breaker_opens_soon_and_closes_soon_after_healing(two: Two, full
         assert closed_s - healed_s <= 10.0
 
 
-async def test_a_hedge_bounds_the_first_token_where_servers_stall(two: Two, full: bool) -> None:
+async def test_a_hedge_bounds_the_first_token_where_servers_stall(two: TwoServers, full: bool) -> None:
     draw, usual_s, delay_ms = random.Random(9), 0.2 if full else 0.02, 400 if full else 150
     for proxy in two.proxies:
         proxy.delay_s = lambda request_id: usual_s + (2.0 if full else 0.4) * (draw.random() < 0.02)
-    num, seen = 2_000 if full else 60, list[Seen]()
+    num, seen = 2_000 if full else 60, list[Reply]()
     hedged = {"hedge": {"node": {"target": two.pool}, "delay_ms": delay_ms}}
     async with two.desk.route("hedged", hedged):
         await two.ask_many(40, model="hedged")
@@ -260,7 +262,7 @@ async def test_a_hedge_bounds_the_first_token_where_servers_stall(two: Two, full
 
 
 @pytest.mark.parametrize("kind", ["first token", "tokens"])
-async def test_a_server_that_is_five_times_slower_gets_few_requests(two: Two, kind: str, full: bool) -> None:
+async def test_a_server_that_is_five_times_slower_gets_few_requests(two: TwoServers, kind: str, full: bool) -> None:
     if not full and kind == "tokens":
         pytest.skip("one kind is enough for each commit")
     for number, server in enumerate(two.servers):
@@ -288,7 +290,7 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: Two, ki
         assert slow <= 0.1 * (slow + fast)
 
 
-async def at_rate(two: Two, num: int, *, per_s: float, model: str) -> list[Seen]:
+async def at_rate(two: TwoServers, num: int, *, per_s: float, model: str) -> list[Reply]:
     """Send `num` streaming requests at a fixed rate; return the replies as clients received them."""
     loop = asyncio.get_running_loop()
     began_s, tasks = loop.time(), []

@@ -1,5 +1,5 @@
 """A pool under load is scaled, changed, and changed to something broken; its agent and gateways are restarted, killed
-and frozen: no request fails but what had begun on a killed engine, and each answer is billed once.
+and frozen: no request fails except those that had begun on a killed engine, and each answer is billed once.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ UNREAD = ("502 backend_failed",)
 reads."""
 
 
-class Seen(msgspec.Struct):
+class Effects(msgspec.Struct):
     """The measured effects of one kind of fault."""
 
     count: int = 0
@@ -71,7 +71,7 @@ def networks(full: bool) -> Iterator[list[Stations]]:
 async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway(
     networks: list[Stations], full: bool
 ) -> None:
-    table: dict[str, Seen] = {kind.name: Seen() for kind in KINDS}
+    table: dict[str, Effects] = {kind.name: Effects() for kind in KINDS}
     seeds = SharedSeeds(NUM_FAULTS, NUM_FAULTS_FULL, full=full)
 
     async def site(stations: Stations) -> None:
@@ -95,7 +95,7 @@ async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway
         print(seeds, flush=True)
 
 
-async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Seen, name: str) -> None:
+async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Effects, name: str) -> None:
     """Cause one fault, and check all promises about it."""
     await asyncio.sleep(QUIET_S)
     first_reply, first_picture, begun_s = len(hosts.replies), len(hosts.pictures), time.monotonic()
@@ -148,7 +148,7 @@ def _kept_s(hosts: Hosts, first: int, gateway: int, begun_s: float, healing_s: f
     return max((each.at_s - begun_s for each in kept), default=0.0)
 
 
-def _print(table: dict[str, Seen]) -> None:
+def _print(table: dict[str, Effects]) -> None:
     print("\n| fault | times | longest without answers, s | whole again, s | picture, s | outcomes |")
     print("|---|---|---|---|---|---|")
     for name, seen in table.items():

@@ -1,4 +1,5 @@
-"""Ray's head and nodes are lost under load: for the head no request fails, for a node those alone that ran there.
+"""Ray's head and nodes are lost under load: no request fails when the head is lost; when a node is lost, only those
+fail that ran there.
 
 Its autoscaler brings a node for a replica that has none, and takes it when the replica is gone.
 """

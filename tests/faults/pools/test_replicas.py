@@ -1,5 +1,5 @@
-"""Replicas and gateways die and freeze under load: no answer is wrong, one attempt of each request is billed, and what
-fails is what had begun on the one that died.
+"""Replicas and gateways die and freeze under load: no answer is wrong, one attempt of each request is billed, and only
+requests fail that had begun on the replica that died.
 """
 
 from __future__ import annotations

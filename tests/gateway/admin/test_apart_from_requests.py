@@ -58,7 +58,8 @@ async def test_each_caller_of_the_admin_api_has_a_pace(database: Database, tmp_p
 
 
 async def test_one_body_in_chunks_for_the_admin_api_is_not_too_fast(database: Database, tmp_path: Path) -> None:
-    """One with a length is not either, however large it is. The next request waits for it."""
+    """A chunked body passes although it exceeds the pace, as a body with a length does; the next request is refused
+    instead."""
     size = MAX_BODY_BYTES - 100
     pace = Pace(0.001, 1 + size / BYTES_PER_REQUEST / 2, what="the admin API", whose="This key or user")
 

@@ -39,8 +39,8 @@ RANGES = {
     "30d": (30 * DAY_S, "1d", 30),
     "90d": (90 * DAY_S, "1d", 31),
 }
-"""Seconds, width and limit of each range, as admin_ui/lib/format/time.js and buckets.js have them; of 90 days the
-first page."""
+"""The length in seconds, bucket width and number of buckets of each range, as admin_ui/lib/format/time.js and
+buckets.js have them; for 90 days those of the first page."""
 
 GROUPS = {"project_id": "project_ids", "model": "models", "adapter_id": "adapter_ids", "api_key_id": "api_key_ids"}
 NUM_SERIES, MAX_ROWS = 7, 100
@@ -198,8 +198,10 @@ class Reader:
         return int(self._made.start.timestamp())
 
     def _end(self) -> int:
-        """Return the end of a range, within the last three weeks, so that a week before it has usage; every other
-        time the very end, where every minute has usage."""
+        """Return the end of a range: at random the ledger's end, or an hour within three weeks before it.
+
+        Each minute just before the ledger's end has usage, and so has the week before any of these hours.
+        """
         end = int(self._made.end.timestamp())
         return end if self._random.random() < 0.5 else end - self._random.randrange(21 * 24) * HOUR_S
 

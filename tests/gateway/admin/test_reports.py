@@ -46,7 +46,7 @@ async def test_a_reader_whose_report_takes_long_holds_up_nobody_else(database: D
 async def test_who_asks_for_many_reports_at_once_is_told_so_and_others_that_reports_are_read(
     database: Database,
 ) -> None:
-    """The one is the reader's own doing, and the other is not."""
+    """The first refusal is due to the reader's own reports, the second to those of others."""
     reports = Reports(database, wait_s=0.05)
     async with reports.connection("many"):
         with pytest.raises(LimitReached, match="too many reports at once"):

@@ -141,7 +141,7 @@ async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
 
 
 @asynccontextmanager
-async def held_back(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
+async def decision_waiting(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
     """Have the agent decide, and give the task once it waits for a row locked by the transaction of `conn`."""
     pid = await conn.fetchval("SELECT pg_backend_pid()")
     deciding = asyncio.create_task(decide_scaling(database, agent))
@@ -167,7 +167,7 @@ async def test_what_an_operator_changes_while_the_agent_decides_counts(
     async with database.acquire() as conn:
         async with conn.transaction():
             await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", pool_id)
-            async with held_back(database, agent, conn) as deciding:
+            async with decision_waiting(database, agent, conn) as deciding:
                 await clear_scaling(conn, pool_id)
         assert await deciding == [], "the number follows the load no more"
     assert (await shown(operator, pool_id))["num_replicas"] == 0
@@ -187,6 +187,6 @@ async def test_the_agent_waits_for_no_row_once_others_wait_for_its_changes(
         async with conn.transaction():
             await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", learning)
             await conn.fetch("SELECT FROM pool_scaling WHERE pool_id = $1 FOR NO KEY UPDATE", learning)
-            async with held_back(database, agent, conn) as deciding:
+            async with decision_waiting(database, agent, conn) as deciding:
                 await set_scaling(conn, learning, Bounds(0, 3))
         assert [(each.pool_id, each.after) for each in await deciding] == [(waking, 1)]

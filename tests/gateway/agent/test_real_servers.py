@@ -29,7 +29,7 @@ from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.figures import figure
 from tests.gateway.agent.server_site import Site, asking, connected
 from tests.gateway.agent.site import Host
-from tests.gateway.backends.foreign.backends import hear
+from tests.gateway.backends.foreign.backends import collect
 from tests.gateway.backends.scripted import ListSink
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
@@ -69,7 +69,7 @@ async def ask(backend: ManagedBackend, place: int, digest: str, num_tokens: int)
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                return (await hear(backend, generation)).text
+                return (await collect(backend, generation)).text
             except Unanswered as unanswered:
                 assert isinstance(unanswered.error, Overloaded), unanswered.error
                 await asyncio.sleep(1.0)
@@ -141,7 +141,7 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
                     answered.append(place)
                 check_counts(sink, places, num_tokens)
                 with pytest.raises(Unanswered) as caught:  # an adapter that nobody has is never the base
-                    await hear(backend, asking(chat_ids(QUESTIONS[0]), content_key("tenant", "0" * 64), 1))
+                    await collect(backend, asking(chat_ids(QUESTIONS[0]), content_key("tenant", "0" * 64), 1))
                 caught.value.settle()
             if generation == 1:
                 os.kill(min(site.pids()), signal.SIGKILL)

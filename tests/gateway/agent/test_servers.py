@@ -19,7 +19,7 @@ from tests.adapters.folders import write_adapter
 from tests.gateway.agent import fake_llama_server
 from tests.gateway.agent.server_site import Site, asking, connected
 from tests.gateway.agent.site import Host
-from tests.gateway.backends.foreign.backends import hear
+from tests.gateway.backends.foreign.backends import collect
 from tests.installation.waiting import until
 
 SETTINGS = {"preloaded_adapters": "true", "num_slots": "1"}
@@ -65,8 +65,8 @@ async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_h
     assert [Path(each).stem for each in site.command if each.endswith(f"{digest}.gguf")] == [digest]
     assert "0" * 64 not in " ".join(site.command), "one that the store does not have is left out"
     async with connected(site, row, base) as (backend, _):
-        assert (await hear(backend, asking([1, 2, 3]))).text == "base"
-        assert (await hear(backend, asking([1, 2, 3], content_key("tenant", digest)))).text == digest
+        assert (await collect(backend, asking([1, 2, 3]))).text == "base"
+        assert (await collect(backend, asking([1, 2, 3], content_key("tenant", digest)))).text == digest
 
     # the agent dies, and another one finds the server serving
     pids = site.pids()

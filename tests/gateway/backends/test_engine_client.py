@@ -549,9 +549,9 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
     assert backend.take_used() == []
     backend.report_used({"t": Service(1.0, 2.0, 3.0)})
     async with asyncio.timeout(PATIENCE_S):
-        while not (heard := await engine.expect(Heartbeat)).elsewhere:
+        while not (collected := await engine.expect(Heartbeat)).elsewhere:
             pass
-    assert heard.elsewhere == {"t": Service(1.0, 2.0, 3.0)}
+    assert collected.elsewhere == {"t": Service(1.0, 2.0, 3.0)}
 
 
 async def test_each_reader_that_is_cut_off_gets_an_error_of_its_own(engine, backend):

@@ -101,7 +101,8 @@ async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(wor
         claimed = await claim_lines(conn, batch, len(lines))
 
     async def end(*numbers: int) -> dict[str, int]:
-        """Store results of lines, twice as a gateway may that is not sure; return the lines that are left."""
+        """Store results of lines twice, as a gateway does that does not know if the first write succeeded; return the
+        lines left."""
         results = [
             LineResult(
                 number=line.number,

@@ -77,7 +77,7 @@ async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
 
 
 async def test_the_schema_before_the_newest_columns_is_read_as_well(database: Database) -> None:
-    """So the new version can look before `migrate`."""
+    """The new version can thus list the parts before `migrate` has run."""
     replica_id = await furnish(database)
     async with database.acquire() as conn:
         for table in ("hosts", "journals", "replicas"):

@@ -1,4 +1,4 @@
-"""Percentages show enough digits: neither is a tiny part none, nor nearly all of something all of it."""
+"""Percentages show enough digits: a tiny part is not shown as 0 %, nor nearly all of something as 100 %."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ def test_bodies_in_chunks_count_as_they_come(house: House, path: str, what: str)
 
 
 def test_one_body_in_chunks_is_not_too_fast(databases: Databases, tmp_path: Path) -> None:
-    """One with a length is not either, where bodies may be larger than the burst. The next body waits for it."""
+    """A chunked body above the burst passes, as a body with a length does where such are allowed; the next body is
+    refused instead."""
     with open_house(databases.create("large_bodies"), tmp_path, max_body_bytes=2 * BURST_BYTES) as house:
         headers = {"authorization": f"Bearer {house.acme.key}"}
         with httpx.Client(base_url=house.url, timeout=PATIENCE_S, headers=headers) as client:

@@ -28,7 +28,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-class Seen(msgspec.Struct):
+class ReceivedRequest(msgspec.Struct):
     """A request as it arrived at a handler."""
 
     address: str
@@ -37,10 +37,10 @@ class Seen(msgspec.Struct):
 
 
 @post("/seen", status_code=200)
-async def seen(request: Request[Any, Any, Any]) -> Seen:
+async def seen(request: Request[Any, Any, Any]) -> ReceivedRequest:
     body = (await request.body()).decode()
     names = [name.decode() for name, _ in request.scope["headers"]]
-    return Seen(call_of(request.scope).address, names, body)
+    return ReceivedRequest(call_of(request.scope).address, names, body)
 
 
 @get("/smuggled")
@@ -89,10 +89,10 @@ async def replies(port: int, *pieces: bytes, last: bytes = b"") -> bytes:
     return received
 
 
-def what_was_seen(received: bytes) -> Seen:
+def what_was_seen(received: bytes) -> ReceivedRequest:
     """Return the request that arrived at the handler, from the bytes of its one reply."""
     assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1, received
-    return msgspec.json.decode(received.partition(b"\r\n\r\n")[2], type=Seen)
+    return msgspec.json.decode(received.partition(b"\r\n\r\n")[2], type=ReceivedRequest)
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["at once", "late"])

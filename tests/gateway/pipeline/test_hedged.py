@@ -33,7 +33,7 @@ class Gated(Scripted):
             self.is_closed = True
 
 
-class Told:
+class RecordingHedging:
     """A hedging that records which tries lost and won."""
 
     def __init__(self, *, may_begin: bool = True) -> None:
@@ -44,7 +44,7 @@ class Told:
         )
 
 
-def begin(told: Told, *backends: Scripted) -> asyncio.Task[list[Any]]:
+def begin(told: RecordingHedging, *backends: Scripted) -> asyncio.Task[list[Any]]:
     async def read() -> list[Any]:
         source = hedged(pool_of(*backends), Generation(REQUEST), RetryBudget(), told.hedging)
         return [item async for item in source]
@@ -53,7 +53,7 @@ def begin(told: Told, *backends: Scripted) -> asyncio.Task[list[Any]]:
 
 
 async def test_the_second_try_answers_where_it_begins_first_and_the_first_is_aborted() -> None:
-    late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, USAGE), Told()
+    late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, USAGE), RecordingHedging()
     reading = begin(told, late, quick)
     await quick.has_begun.wait()
     quick.gate.set()
@@ -62,7 +62,7 @@ async def test_the_second_try_answers_where_it_begins_first_and_the_first_is_abo
 
 
 async def test_the_first_try_answers_where_it_begins_first_after_all() -> None:
-    late, slower, told = Gated(PIECE, USAGE), Gated(PIECE, USAGE), Told()
+    late, slower, told = Gated(PIECE, USAGE), Gated(PIECE, USAGE), RecordingHedging()
     reading = begin(told, late, slower)
     await slower.has_begun.wait()
     late.gate.set()
@@ -71,7 +71,7 @@ async def test_the_first_try_answers_where_it_begins_first_after_all() -> None:
 
 
 async def test_a_try_that_fails_while_the_other_runs_is_superseded() -> None:
-    dying, quick, told = Gated(kind="died"), Gated(PIECE, USAGE), Told()
+    dying, quick, told = Gated(kind="died"), Gated(PIECE, USAGE), RecordingHedging()
     reading = begin(told, dying, quick)
     await quick.has_begun.wait()
     dying.gate.set()
@@ -84,7 +84,7 @@ async def test_a_try_that_fails_while_the_other_runs_is_superseded() -> None:
 
 async def test_a_winner_that_fails_in_the_midst_is_billed() -> None:
     """The other try is over by then, and cannot take over."""
-    late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, kind="died"), Told()
+    late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, kind="died"), RecordingHedging()
     reading = begin(told, late, quick)
     await quick.has_begun.wait()
     quick.gate.set()
@@ -95,7 +95,7 @@ async def test_a_winner_that_fails_in_the_midst_is_billed() -> None:
 
 @pytest.mark.parametrize("first_to_fail", [0, 1, None])
 async def test_of_two_tries_that_fail_one_is_settled(first_to_fail: int | None) -> None:
-    both, told = [Gated(kind="died"), Gated(kind="died")], Told()
+    both, told = [Gated(kind="died"), Gated(kind="died")], RecordingHedging()
     reading = begin(told, *both)
     await both[1].has_begun.wait()
     if first_to_fail is not None:
@@ -114,7 +114,10 @@ async def test_of_two_tries_that_fail_one_is_settled(first_to_fail: int | None) 
 
 
 async def test_a_hedge_that_may_not_begin_and_one_without_a_replica_leave_the_first_try() -> None:
-    for backends, told in (([Gated(PIECE, USAGE), Gated()], Told(may_begin=False)), ([Gated(PIECE, USAGE)], Told())):
+    for backends, told in (
+        ([Gated(PIECE, USAGE), Gated()], RecordingHedging(may_begin=False)),
+        ([Gated(PIECE, USAGE)], RecordingHedging()),
+    ):
         reading = begin(told, *backends)
         await backends[0].has_begun.wait()
         for _ in range(5):
@@ -129,7 +132,7 @@ async def test_a_hedge_that_may_not_begin_and_one_without_a_replica_leave_the_fi
 
 
 async def test_a_reader_that_leaves_ends_both_tries() -> None:
-    both, told = [Gated(PIECE), Gated(PIECE)], Told()
+    both, told = [Gated(PIECE), Gated(PIECE)], RecordingHedging()
     reading = begin(told, *both)
     await both[1].has_begun.wait()
     reading.cancel()

@@ -52,7 +52,7 @@ class Stalling(Scripted):
             self.num_in_flight -= 1
 
 
-class Seen(msgspec.Struct, frozen=True):
+class FirstTokenTimes(msgspec.Struct, frozen=True):
     """The times to first token that clients measured, in milliseconds."""
 
     times_ms: list[float]
@@ -71,7 +71,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.delay_ms + 1.3 * median(self.times_ms)
 
 
-async def ask_many(spread: float, delay_ms: float | None, seed: int) -> Seen:
+async def ask_many(spread: float, delay_ms: float | None, seed: int) -> FirstTokenTimes:
     """Send many requests to two servers; return the measured times.
 
     delay_ms: the delay of the hedge; None uses the measured delay.
@@ -101,7 +101,7 @@ async def ask_many(spread: float, delay_ms: float | None, seed: int) -> Seen:
             tasks.create_task(ask())
             await asyncio.sleep(draw.expovariate(PER_S))
     num_sent = sum(each.num_asked for each in servers)
-    return Seen(sorted(times_ms[NUM_FIRST:]), median(delays_ms), num_sent)
+    return FirstTokenTimes(sorted(times_ms[NUM_FIRST:]), median(delays_ms), num_sent)
 
 
 @pytest.mark.parametrize(("spread", "delay_ms"), [(0.3, 400.0), (0.02, None), (0.1, None)])

@@ -1,4 +1,5 @@
-"""The looks of the agent: none of them ends an engine that began meanwhile, or what another agent keeps."""
+"""When an agent reads the cluster's state, it ends neither an engine that began meanwhile nor what another agent
+keeps."""
 
 from __future__ import annotations
 

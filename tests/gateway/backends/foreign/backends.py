@@ -109,7 +109,7 @@ def asking(
     )
 
 
-class Heard(msgspec.Struct):
+class Collected(msgspec.Struct):
     """A collected answer: its text, pieces and usage."""
 
     text: str = ""
@@ -121,18 +121,18 @@ class Heard(msgspec.Struct):
         return [each.finish_reason for each in self.pieces if each.finish_reason is not None]
 
 
-async def hear(backend: ForeignBackend, generation: Generation, *, heard: Heard | None = None) -> Heard:
+async def collect(backend: ForeignBackend, generation: Generation, *, collected: Collected | None = None) -> Collected:
     """Collect the whole answer of a backend.
 
-    heard: filled with what came, also where reading raises.
+    collected: filled with what came, also where reading raises.
     """
-    heard = heard if heard is not None else Heard()
-    heard.pieces = []
+    collected = collected if collected is not None else Collected()
+    collected.pieces = []
     async with aclosing(backend.generate(generation)) as items:
         async for item in items:
             if isinstance(item, Usage):
-                heard.usage = item
+                collected.usage = item
             elif isinstance(item, list):
-                heard.pieces += item
-                heard.text += "".join(piece.text for piece in item)
-    return heard
+                collected.pieces += item
+                collected.text += "".join(piece.text for piece in item)
+    return collected

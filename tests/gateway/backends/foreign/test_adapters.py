@@ -19,7 +19,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.generation import Generation
 from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, Heard, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, Collected, backend_of, collect, until
 from tests.gateway.backends.foreign.fake_vllm import BASE, FakeVllm, fake_vllm, tokens_of
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
@@ -54,10 +54,10 @@ async def backend(vllm: FakeVllm, sink: ListSink, tmp_path: Path) -> AsyncIterat
         yield backend
 
 
-async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req_1") -> Heard:
+async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req_1") -> Collected:
     sampling = SamplingParams(max_tokens=16)
     request = GenerateRequest(request_id, [1, 2, 3], sampling, "tenant", adapter=adapter, meter=b"tag")
-    return await hear(backend, Generation(request))
+    return await collect(backend, Generation(request))
 
 
 def text_of(backend: ForeignBackend, name: str) -> str:
@@ -121,8 +121,8 @@ async def test_a_restart_costs_a_request_a_reload_and_nothing_else(
 ) -> None:
     await ask(backend, key(1))
     vllm.restart()
-    heard = await ask(backend, key(1), "req_2")
-    assert heard.text == text_of(backend, digest(1))
+    collected = await ask(backend, key(1), "req_2")
+    assert collected.text == text_of(backend, digest(1))
     assert len(sink.records) == 2, "each request once"
     assert vllm.num_loads == 2
 
@@ -226,12 +226,12 @@ async def test_the_right_adapter_answers_whatever_is_loaded_unloaded_and_restart
     async def one(place: int, number: int) -> str:
         while True:
             try:
-                heard = await ask(backend, key(number) if number else "", f"req_{place}_{chance.random()}")
+                collected = await ask(backend, key(number) if number else "", f"req_{place}_{chance.random()}")
             except Unanswered as unanswered:  # all places are in use: as a client, ask again
                 unanswered.settle()
                 await asyncio.sleep(0.005)
                 continue
-            return heard.text
+            return collected.text
 
     disturbing = asyncio.create_task(disturb())
     texts: list[str] = []

@@ -16,7 +16,7 @@ from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded, Shu
 from gateway.domain.pools.drivers import DRIVERS, OWN_DRIVER, Driver
 from gateway.domain.pools.foreign_settings import TraceContext
 from gateway.domain.routing.breaker import CONSECUTIVE
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until, until_ready
 from tests.gateway.backends.foreign.dialects import DIALECTS, PROMPT, Dialect
 from tests.gateway.backends.foreign.fake import Answer, FakeServer, Received, fake_server, refusing, sending
 from tests.gateway.backends.scripted import ListSink
@@ -79,9 +79,9 @@ async def test_a_reply_is_streamed_whole_and_counted_once(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying("Hel", "lo ", "wor", "ld"), pause_s=0.01)
-    heard = await hear(backend, asking())
-    assert (heard.text, heard.finish_reasons) == ("Hello world", ["stop"])
-    assert len([piece for piece in heard.pieces if piece.text]) > 1, "as it comes"
+    collected = await collect(backend, asking())
+    assert (collected.text, collected.finish_reasons) == ("Hello world", ["stop"])
+    assert len([piece for piece in collected.pieces if piece.text]) > 1, "as it comes"
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens, record.finish_reason) == (PROMPT, 4, "stop")
     assert sink.dispatched_ids == ["req_1"]
@@ -90,7 +90,7 @@ async def test_a_reply_is_streamed_whole_and_counted_once(
 async def test_a_request_says_what_was_asked_and_nothing_of_the_client(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend
 ) -> None:
-    await hear(backend, asking(max_tokens=7, stop=("END",), seed=3, temperature=0.5))
+    await collect(backend, asking(max_tokens=7, stop=("END",), seed=3, temperature=0.5))
     (received,) = server.received
     assert (received.method, received.path) == ("POST", dialect.path)
     assert dialect.asked(received.body) == {"max_tokens": 7, "stop": ["END"], "seed": 3}
@@ -104,8 +104,8 @@ async def test_a_request_names_the_span_that_it_belongs_to(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend
 ) -> None:
     header = f"00-{'a' * 32}-{'b' * 16}-01"
-    await hear(backend, msgspec.structs.replace(asking(), trace=header))
-    await hear(backend, asking())
+    await collect(backend, msgspec.structs.replace(asking(), trace=header))
+    await collect(backend, asking())
     assert [each.headers.get("traceparent") for each in server.received] == [header, None]
 
 
@@ -121,7 +121,7 @@ async def test_a_server_outside_gets_no_trace_unless_settings_say_so(
     async with fake_server() as server:
         server.facts, server.answer = dialect.facts, sending_all(dialect.saying("Hello"))
         async with backend_of(server.url, sink, settings=settings, is_outside=is_outside) as backend:
-            await hear(backend, msgspec.structs.replace(asking(), trace=header))
+            await collect(backend, msgspec.structs.replace(asking(), trace=header))
     assert [each.headers.get("traceparent") for each in server.received] == [header if is_sent else None]
 
 
@@ -129,7 +129,7 @@ async def test_a_limit_ends_with_its_reason(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying("a", "b", reason="length"))
-    assert (await hear(backend, asking(max_tokens=2))).finish_reasons == ["length"]
+    assert (await collect(backend, asking(max_tokens=2))).finish_reasons == ["length"]
     assert sink.records[0].finish_reason == "length"
 
 
@@ -137,8 +137,8 @@ async def test_a_stop_string_ends_the_text_here_too(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying("one ", "EN", "D two", *["more"] * 20), pause_s=0.005)
-    heard = await hear(backend, asking(stop=("END",), max_tokens=60))
-    assert (heard.text, heard.finish_reasons) == ("one ", ["stop"])
+    collected = await collect(backend, asking(stop=("END",), max_tokens=60))
+    assert (collected.text, collected.finish_reasons) == ("one ", ["stop"])
     assert sink.records[0].usage.completion_tokens == 3, "the parts up to the one that completed it"
 
 
@@ -146,7 +146,7 @@ async def test_a_reply_without_usage_is_counted_here(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying("some words", " of text", usage=False))
-    await hear(backend, asking())
+    await collect(backend, asking())
     (record,) = sink.records
     expected = 5 if dialect.can_have_no_usage else 2
     assert record.usage.completion_tokens == expected, "18 bytes by four; or what the last part reported"
@@ -158,7 +158,7 @@ async def test_a_usage_that_cannot_be_true_is_not_billed(
     parts = dialect.saying("some words", " of text")
     end = dialect.finish(dialect.reasons["stop"], 5000)
     server.answer = sending_all([*parts[:3], *map(dialect.event, end), parts[-1]])
-    await hear(backend, asking())
+    await collect(backend, asking())
     assert sink.records[0].usage.completion_tokens == 5
 
 
@@ -203,7 +203,7 @@ async def test_an_error_is_ours_and_bills_nothing(
 ) -> None:
     server.answer = refusing(status, json.dumps(dialect.refusal(SECRET)), "location: http://127.0.0.1:1/")
     with pytest.raises(Unanswered) as caught:
-        await hear(backend, asking())
+        await collect(backend, asking())
     caught.value.settle()
     assert (caught.value.kind, type(caught.value.error)) == (kind, error)
     for word in SECRET.split():
@@ -221,7 +221,7 @@ async def test_an_error_in_the_midst_is_a_failure_and_not_an_end(
     words = dialect.saying(*["word "] * num_words)[: 1 + num_words]
     server.answer = sending(*words, dialect.event(dialect.error))
     with pytest.raises(Unanswered) as caught:
-        await hear(backend, asking())
+        await collect(backend, asking())
     caught.value.settle()
     assert isinstance(caught.value.error, BackendFailed)
     assert "CUDA" not in caught.value.error.message
@@ -259,7 +259,7 @@ async def test_a_hostile_reply_ends_in_time_as_our_error(
     async with backend_of(server.url, sink, driver=dialect.driver, settings=settings, key="sk-ours") as backend:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(Unanswered) as caught:
-                await hear(backend, asking())
+                await collect(backend, asking())
         caught.value.settle()
         assert isinstance(caught.value.error, BackendFailed)
         assert len(sink.records) == 1
@@ -269,7 +269,7 @@ async def test_a_hostile_reply_ends_in_time_as_our_error(
 
         async def is_well() -> bool:
             try:
-                return (await hear(backend, asking(request_id="req_2"))).text == "well"
+                return (await collect(backend, asking(request_id="req_2"))).text == "well"
             except Unanswered as unanswered:  # late, where this machine has much else to do
                 unanswered.settle()
                 return False
@@ -283,30 +283,30 @@ async def test_a_server_that_fails_again_and_again_is_left_alone_and_comes_back(
     server.answer = refusing(500)
     for number in range(CONSECUTIVE):
         with pytest.raises(Unanswered):
-            await hear(backend, asking(request_id=f"req_{number}"))
+            await collect(backend, asking(request_id=f"req_{number}"))
     assert not backend.health().ready
     server.answer = sending_all(dialect.saying("well"))
     await until_ready(backend)
-    assert (await hear(backend, asking(request_id="req_last"))).text == "well"
+    assert (await collect(backend, asking(request_id="req_last"))).text == "well"
 
 
 async def test_a_server_that_is_restarted_is_found_again(server: FakeServer, backend: ForeignBackend) -> None:
-    await hear(backend, asking())
+    await collect(backend, asking())
     await server.stop()
     await until_ready(backend, ready=False)
     with pytest.raises(Unanswered) as caught:
-        await hear(backend, asking(request_id="req_2"))
+        await collect(backend, asking(request_id="req_2"))
     assert (caught.value.kind, caught.value.was_sent) == ("absent", False)
     await server.start()
     await until_ready(backend)
-    assert (await hear(backend, asking(request_id="req_3"))).text == "Hello world"
+    assert (await collect(backend, asking(request_id="req_3"))).text == "Hello world"
 
 
 async def test_a_gateway_that_stops_records_what_came(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying(*["word "] * 1000), pause_s=0.01)
-    reading: Awaitable[object] = asyncio.create_task(hear(backend, asking(max_tokens=1000)))
+    reading: Awaitable[object] = asyncio.create_task(collect(backend, asking(max_tokens=1000)))
     await until(lambda: sink.counts)
     backend.cut_off()
     with pytest.raises(ShuttingDown):

@@ -16,7 +16,7 @@ from gateway.backends.base import Unanswered
 from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.errors import ECHO_CHARS, MAX_SHOWN_CHARS, shown
 from gateway.backends.foreign.server import AddressOf, Server
-from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, asking, backend_of, collect, until
 from tests.gateway.backends.foreign.fake import (
     END,
     HEAD,
@@ -57,7 +57,7 @@ async def test_an_error_is_logged_with_the_names_that_an_operator_knows(
     server.answer = answer
     async with backend_of(server.url, ListSink(), key=KEY) as backend:
         with capture_logs() as lines, pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
         caught.value.settle()
     (line,) = lines
     assert line["event"] == logged

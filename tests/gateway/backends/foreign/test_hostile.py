@@ -16,7 +16,7 @@ from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventReader, EventTooL
 from gateway.domain.errors import BackendFailed
 from gateway.text.tools.tool import Tool, ToolUse
 from tests.faults.foreign.hostile_process import hostile_process
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until_ready
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until_ready
 from tests.gateway.backends.foreign.fake import END, FakeServer, delta, event, fake_server, sending, usage
 from tests.gateway.backends.foreign.hostile import (
     ASKED,
@@ -69,7 +69,7 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
             asyncio.timeout(PATIENCE_S),
         ):
             with pytest.raises(Unanswered) as caught:
-                await hear(backend, asking(tools=TOOLS))
+                await collect(backend, asking(tools=TOOLS))
             _, peak = tracemalloc.get_traced_memory()
             caught.value.settle()
             assert backend.num_in_flight == 0
@@ -91,7 +91,7 @@ async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: Fake
     patient = msgspec.structs.replace(FAST, first_token_seconds=600.0, idle_seconds=600.0, total_seconds=600.0)
     async with backend_of(server.url, ListSink(), settings=patient) as backend, asyncio.timeout(PATIENCE_S):
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
         caught.value.settle()
 
 
@@ -111,7 +111,7 @@ async def test_no_reply_keeps_the_processor_for_long(hostile_url: str, name: str
         for _ in range(TRIES):
             watching = asyncio.create_task(long_turns_s())
             with pytest.raises(Unanswered) as caught:
-                await hear(backend, asking(name, tools=TOOLS))
+                await collect(backend, asking(name, tools=TOOLS))
             caught.value.settle()
             watching.cancel()
             turns_s = await watching
@@ -140,11 +140,11 @@ async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(s
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
         for number in range(12):
             with pytest.raises(Unanswered) as caught:
-                await hear(backend, asking(request_id=f"req_{number}", tools=TOOLS))
+                await collect(backend, asking(request_id=f"req_{number}", tools=TOOLS))
             caught.value.settle()
         assert backend.health().ready
         server.answer = sending(HEAD, GOOD)
-        assert (await hear(backend, asking(request_id="req_last"))).text == "Hello"
+        assert (await collect(backend, asking(request_id="req_last"))).text == "Hello"
     assert len(sink.records) == 13
 
 
@@ -153,8 +153,8 @@ async def test_what_is_only_odd_is_served_and_counted_once(server: FakeServer, r
     sink = ListSink()
     server.answer = sending(reply)
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
-        heard = await hear(backend, asking())
-    assert (heard.text, heard.finish_reasons) == ("Hello", ["stop"])
+        collected = await collect(backend, asking())
+    assert (collected.text, collected.finish_reasons) == ("Hello", ["stop"])
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (9, 1)
 
@@ -164,7 +164,7 @@ async def test_counts_that_cannot_be_true_are_not_billed(server: FakeServer, nam
     sink = ListSink()
     server.answer = sending(LYING[name] + event("[DONE]") + END)
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
-        assert (await hear(backend, asking())).text == "Hello"
+        assert (await collect(backend, asking())).text == "Hello"
     (record,) = sink.records
     assert (record.usage.completion_tokens, record.usage.prompt_tokens < 100) in ((1, True), (2, True))
     assert 0 <= record.usage.cached_tokens <= record.usage.prompt_tokens
@@ -195,8 +195,8 @@ async def test_a_long_reply_may_come_in_one_piece_with_its_head(server: FakeServ
     words = event(delta("word ")) * 1000
     server.answer = sending(HEAD + words + FINISHED + event(usage(9, 1000)) + event("[DONE]") + END)
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
-        heard = await hear(backend, asking(max_tokens=1000))
-    assert heard.text == "word " * 1000
+        collected = await collect(backend, asking(max_tokens=1000))
+    assert collected.text == "word " * 1000
     assert sink.records[0].usage.completion_tokens == 1000
 
 
@@ -211,7 +211,7 @@ async def test_a_reply_in_single_bytes_is_the_same_reply(server: FakeServer) -> 
 
     server.answer = answer
     async with backend_of(server.url, sink) as backend:
-        assert (await hear(backend, asking())).text == "Hello"
+        assert (await collect(backend, asking())).text == "Hello"
 
 
 async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> None:
@@ -230,7 +230,7 @@ async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> 
         began_s = asyncio.get_running_loop().time()
         async with backend_of(server.url, sink, settings=SHORT) as backend:
             with pytest.raises(Unanswered):
-                await hear(backend, asking(max_tokens=10_000))
+                await collect(backend, asking(max_tokens=10_000))
         return asyncio.get_running_loop().time() - began_s
 
     assert await least(until_cut_off_s, 3.0) < 3.0

@@ -21,7 +21,7 @@ from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.foreign.drivers.kserve_adapters import task_id_of
 from gateway.backends.generation import Generation
 from gateway.domain.errors import BackendFailed, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect
 from tests.gateway.backends.foreign.dialects import KSERVE_INPUTS, kserve_facts
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, Received, event, fake_server, sending
 from tests.gateway.backends.scripted import ListSink
@@ -87,18 +87,18 @@ async def test_each_adapter_is_asked_for_by_its_name_and_one_that_is_not_there_i
     async with backend(*inputs, tmp_path=tmp_path) as (made, triton, sink):
         model = made._pooled.model
         assert isinstance(model, EngineModel)
-        assert (await hear(made, by_ids(model))).text == "base"
+        assert (await collect(made, by_ids(model))).text == "base"
         prompt = triton.server.received[-1].body["text_input"]
         assert prompt == "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n", "the model's own template"
-        assert (await hear(made, by_ids(model, THERE, "req_2"))).text == THERE
+        assert (await collect(made, by_ids(model, THERE, "req_2"))).text == THERE
         assert made.resident() == {content_key("tenant", THERE)}
         with pytest.raises(Unanswered) as caught:
-            await hear(made, by_ids(model, GONE, "req_3"))
+            await collect(made, by_ids(model, GONE, "req_3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded), "another server may have it"
         triton.adapters.clear()  # the server's cache made room
         with pytest.raises(Unanswered) as caught:
-            await hear(made, by_ids(model, THERE, "req_4"))
+            await collect(made, by_ids(model, THERE, "req_4"))
         caught.value.settle()
         assert caught.value.kind == "full"
         assert made.health().ready, "which says nothing of the server"
@@ -113,10 +113,10 @@ async def test_a_model_that_answers_unknown_adapters_from_its_base_serves_the_ba
         model = made._pooled.model
         assert isinstance(model, EngineModel)
         with pytest.raises(Unanswered) as caught:
-            await hear(made, by_ids(model, THERE))
+            await collect(made, by_ids(model, THERE))
         caught.value.settle()
         assert "from the base" in made.health().reason
-        assert (await hear(made, by_ids(model, request_id="req_2"))).text == "base"
+        assert (await collect(made, by_ids(model, request_id="req_2"))).text == "base"
 
 
 async def test_the_end_of_tensorrts_stream_is_the_end_of_its_reply_unless_it_is_cut() -> None:
@@ -126,15 +126,15 @@ async def test_the_end_of_tensorrts_stream_is_the_end_of_its_reply_unless_it_is_
         words = [event({"text_output": word}) for word in ("Hel", "lo", "!")]
         async with backend_of(server.url, sink, driver="kserve", settings=FAST) as made:
             server.answer = sending(HEAD, *words, END)
-            assert (await hear(made, asking(temperature=0.0, stop=("END",), seed=3))).finish_reasons == ["stop"]
+            assert (await collect(made, asking(temperature=0.0, stop=("END",), seed=3))).finish_reasons == ["stop"]
             body = server.received[-1].body
             assert (body["max_tokens"], body["stop_words"], body["seed"], body["top_k"]) == (16, ["END"], 3, 1)
             assert body["text_input"] == "User: Say hello.\n\nAssistant:", "it has no chat template"
-            heard = await hear(made, asking(max_tokens=3, request_id="req_2"))
-            assert (heard.text, heard.finish_reasons) == ("Hello!", ["length"])
+            collected = await collect(made, asking(max_tokens=3, request_id="req_2"))
+            assert (collected.text, collected.finish_reasons) == ("Hello!", ["length"])
             server.answer = sending(HEAD, *words)
             with pytest.raises(Unanswered) as caught:
-                await hear(made, asking(request_id="req_3"))
+                await collect(made, asking(request_id="req_3"))
             caught.value.settle()
             assert isinstance(caught.value.error, BackendFailed)
     assert [each.finish_reason for each in sink.records] == ["stop", "length", "error"]

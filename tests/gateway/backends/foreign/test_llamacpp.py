@@ -23,7 +23,7 @@ from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.figures import figure
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until
 from tests.gateway.backends.scripted import ListSink
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="llama.cpp's wheel is missing")
@@ -80,9 +80,9 @@ async def test_a_chat_is_answered_and_counted_by_the_server(url: str, sink: List
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS) as backend:
         assert backend.capabilities.max_model_len == 1024
         assert backend.capabilities.max_running == 2
-        heard = await hear(backend, asking(max_tokens=3, temperature=0.0))
-    assert heard.text
-    assert heard.finish_reasons == ["length"]
+        collected = await collect(backend, asking(max_tokens=3, temperature=0.0))
+    assert collected.text
+    assert collected.finish_reasons == ["length"]
     (record,) = sink.records
     assert record.usage.completion_tokens == 3
     assert 20 < record.usage.prompt_tokens < 60, "the server's count, within 42 bytes of text and its template"
@@ -92,8 +92,8 @@ async def test_token_ids_go_in_and_are_counted_exactly(url: str, sink: ListSink)
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
         asked = by_ids("What is the capital of France?")
-        first = await hear(backend, asked)
-        again = await hear(backend, by_ids("What is the capital of France?", request_id="req_2"))
+        first = await collect(backend, asked)
+        again = await collect(backend, by_ids("What is the capital of France?", request_id="req_2"))
     assert first.text == again.text
     assert [each.usage.prompt_tokens for each in sink.records] == [len(asked.request.prompt_token_ids)] * 2
     assert [each.usage.completion_tokens for each in sink.records] == [3, 3]
@@ -104,8 +104,8 @@ async def test_a_schema_holds(url: str, sink: ListSink) -> None:
     grammar = Grammar("json_schema", _ONLY_B)
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
-        heard = await hear(backend, by_ids("Give me JSON.", max_tokens=24, grammar=grammar))
-    assert msgspec.json.decode(heard.text) == {"a": "b"}
+        collected = await collect(backend, by_ids("Give me JSON.", max_tokens=24, grammar=grammar))
+    assert msgspec.json.decode(collected.text) == {"a": "b"}
 
 
 async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str, sink: ListSink) -> None:
@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str
 async def test_a_prompt_beyond_the_context_is_the_clients(url: str, sink: ListSink) -> None:
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS) as backend:
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking("word " * 4000))
+            await collect(backend, asking("word " * 4000))
         assert isinstance(caught.value.error, InvalidRequest)
         assert caught.value.error.code == "context_length_exceeded"
         caught.value.settle()
@@ -152,7 +152,7 @@ async def test_adapters_that_were_converted_answer_each_in_its_own_way(
             async def opening(place: int, name: str) -> str:
                 asked = by_ids(QUESTIONS[place % len(QUESTIONS)], request_id=f"req_{place}", max_tokens=2)
                 request = msgspec.structs.replace(asked.request, adapter=keys.get(name, ""))
-                return (await hear(backend, msgspec.structs.replace(asked, request=request))).text
+                return (await collect(backend, msgspec.structs.replace(asked, request=request))).text
 
             names = ["pirate", "json", "base", "json", "pirate", "base"]
             if full:
@@ -170,7 +170,7 @@ async def test_adapters_that_were_converted_answer_each_in_its_own_way(
             assert (await backend.probe(keys["pirate"])).max_difference > 0
             with pytest.raises(Unanswered) as caught:
                 unknown = msgspec.structs.replace(by_ids("Hi").request, adapter=content_key("tenant", "0" * 64))
-                await hear(backend, Generation(unknown))
+                await collect(backend, Generation(unknown))
             assert isinstance(caught.value.error, InvalidRequest), "never the base in silence"
     assert len(sink.records) == len(names)
     figure(f"llama.cpp: {len(names)} requests to two adapters and the base, 0 wrong")

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.usage import Count
-from tests.gateway.backends.foreign.backends import asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import asking, backend_of, collect
 from tests.gateway.backends.foreign.fake import fake_server, saying
 from tests.gateway.backends.scripted import ListSink
 
@@ -47,8 +47,8 @@ async def test_texts_of_a_choice_that_came_at_once_are_one_piece_and_lose_nothin
     async with fake_server() as server:
         server.answer = saying(*(f"{number} " for number in range(NUM_WORDS)), counts=(9, NUM_WORDS))
         async with backend_of(server.url, ListSink()) as backend:
-            heard = await hear(backend, asking())
-    assert "".join(piece.text for piece in heard.pieces) == "".join(f"{number} " for number in range(NUM_WORDS))
-    assert heard.finish_reasons == ["stop"]
-    assert heard.usage is not None and heard.usage.completion_tokens == NUM_WORDS
-    assert msgspec.to_builtins(heard.pieces[-1])["num_tokens"] == NUM_WORDS
+            collected = await collect(backend, asking())
+    assert "".join(piece.text for piece in collected.pieces) == "".join(f"{number} " for number in range(NUM_WORDS))
+    assert collected.finish_reasons == ["stop"]
+    assert collected.usage is not None and collected.usage.completion_tokens == NUM_WORDS
+    assert msgspec.to_builtins(collected.pieces[-1])["num_tokens"] == NUM_WORDS

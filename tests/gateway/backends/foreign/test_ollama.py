@@ -13,7 +13,7 @@ from gateway.backends.base import Unanswered
 from gateway.backends.foreign.lines import LineSplitter
 from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventTooLarge
 from gateway.backends.generation import Generation
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect
 from tests.gateway.backends.foreign.dialects import DIALECTS, HEAD
 from tests.gateway.backends.foreign.fake import FakeServer, chunk, fake_server, sending
 from tests.gateway.backends.scripted import ListSink
@@ -39,7 +39,7 @@ async def test_the_length_of_the_context_is_sent_so_that_no_prompt_is_cut_in_sil
 ) -> None:
     settings = msgspec.structs.replace(FAST, max_model_len=2048)
     async with backend_of(server.url, sink, driver="ollama", settings=settings) as backend:
-        await hear(backend, asking(top_k=5, min_p=0.1, grammar=Grammar("json_schema", '{"type":"object"}')))
+        await collect(backend, asking(top_k=5, min_p=0.1, grammar=Grammar("json_schema", '{"type":"object"}')))
         assert backend.capabilities.max_model_len == 2048
     body = server.received[0].body
     assert (body["model"], body["truncate"], body["shift"]) == ("theirs", False, False)
@@ -54,7 +54,7 @@ async def test_a_prompt_that_it_found_in_its_cache_is_counted_here(server: FakeS
     server.answer = sending(*parts[:3], OLLAMA.event(end), parts[-1])
     asked = asking()
     async with backend_of(server.url, sink, driver="ollama") as backend:
-        await hear(backend, asked)
+        await collect(backend, asked)
     (record,) = sink.records
     assert record.usage.prompt_tokens == asked.likely_prompt_tokens == 11
     assert record.usage.completion_tokens == 2
@@ -66,7 +66,7 @@ async def test_thoughts_are_counted_and_not_shown(server: FakeServer, sink: List
     end = OLLAMA.finish("stop", 12)
     server.answer = sending(parts[0], OLLAMA.event(thought), parts[1], *map(OLLAMA.event, end), parts[-1])
     async with backend_of(server.url, sink, driver="ollama") as backend:
-        assert (await hear(backend, asking())).text == "well"
+        assert (await collect(backend, asking())).text == "well"
     assert sink.records[0].usage.completion_tokens == 12
 
 
@@ -76,7 +76,7 @@ async def test_a_plain_prompt_goes_without_a_template(server: FakeServer, sink: 
     request = GenerateRequest("req_1", [], SamplingParams(max_tokens=4), "tenant", meter=b"tag")
     generation = Generation(request, prompt_text="Hello", num_prompt_tokens=21)
     async with backend_of(server.url, sink, driver="ollama") as backend:
-        assert (await hear(backend, generation)).text == "there"
+        assert (await collect(backend, generation)).text == "there"
     received = server.received[0]
     assert (received.path, received.body["prompt"], received.body["raw"]) == ("/api/generate", "Hello", True)
 
@@ -85,7 +85,7 @@ async def test_a_model_that_was_taken_from_memory_is_no_end(server: FakeServer, 
     server.answer = sending(*OLLAMA.saying("Hello", reason="unload"))
     async with backend_of(server.url, sink, driver="ollama") as backend:
         with pytest.raises(Unanswered):
-            await hear(backend, asking())
+            await collect(backend, asking())
 
 
 async def test_a_line_may_come_in_single_bytes_and_lines_in_one(server: FakeServer, sink: ListSink) -> None:
@@ -94,7 +94,7 @@ async def test_a_line_may_come_in_single_bytes_and_lines_in_one(server: FakeServ
     for parts in ([whole], [whole[at : at + 1] for at in range(len(whole))], [whole[:-2]]):
         server.answer = sending(HEAD % b"application/x-ndjson", *map(chunk, parts), b"0\r\n\r\n")
         async with backend_of(server.url, sink, driver="ollama") as backend:
-            assert (await hear(backend, asking())).text == "Hello"
+            assert (await collect(backend, asking())).text == "Hello"
 
 
 def test_a_line_without_end_is_cut_off() -> None:
@@ -109,9 +109,9 @@ def test_a_line_without_end_is_cut_off() -> None:
 async def test_tgi_is_not_asked_for_what_it_refuses(server: FakeServer, sink: ListSink) -> None:
     server.answer = sending(*DIALECTS["tgi"].saying("Hello"))
     async with backend_of(server.url, sink, driver="tgi") as backend:
-        await hear(backend, asking())
+        await collect(backend, asking())
         assert (backend.capabilities.max_model_len, backend.capabilities.max_running) == (4096, 128)
         server.answer = sending(*DIALECTS["tgi"].saying("Hello"))
-        await hear(backend, asking(top_p=0.5, request_id="req_2"))
+        await collect(backend, asking(top_p=0.5, request_id="req_2"))
     assert "top_p" not in server.received[0].body
     assert server.received[1].body["top_p"] == 0.5

@@ -21,7 +21,7 @@ from gateway.backends.generation import Generation
 from gateway.domain.errors import Overloaded
 from tests.adapters.folders import write_adapter
 from tests.demo import REPOSITORY
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until
 from tests.gateway.backends.foreign.fake import FakeServer, Received, chunk, fake_server
 from tests.gateway.backends.scripted import ListSink
 
@@ -108,12 +108,12 @@ async def test_each_adapter_is_sent_whole_and_answers_as_itself(store: AdapterSt
     one, two = store.add(write_adapter(tmp_path / "one")), store.add(REPOSITORY / "adapters" / "demo" / "json")
     async with backend(store) as (made, ollama, sink):
         for place, digest in enumerate(("", one, two, one, "")):
-            text = (await hear(made, asking_for(digest, f"req_{place}"))).text
+            text = (await collect(made, asking_for(digest, f"req_{place}"))).text
             assert text == (weights_of(store, digest) if digest else "base")
         assert set(ollama.models) == {"base", one}, "the other one made room"
         assert "tenant" not in json.dumps([each.body for each in ollama.server.received])
         with pytest.raises(Unanswered) as caught:
-            await hear(made, asking_for("0" * 64, "req_9"))
+            await collect(made, asking_for("0" * 64, "req_9"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded), "the store does not have it"
     assert len(sink.records) == 5
@@ -124,12 +124,12 @@ async def test_a_restart_without_it_has_it_sent_again_and_the_base_never_answers
 ) -> None:
     digest = store.add(write_adapter(tmp_path / "one"))
     async with backend(store) as (made, ollama, _):
-        await hear(made, asking_for(digest, "req_1"))
+        await collect(made, asking_for(digest, "req_1"))
         ollama.models = {"base": {}}
         ollama._list()
-        assert (await hear(made, asking_for(digest, "req_2"))).text == weights_of(store, digest)
+        assert (await collect(made, asking_for(digest, "req_2"))).text == weights_of(store, digest)
         ollama.is_silent = True
         with pytest.raises(Unanswered) as caught:
-            await hear(made, asking_for(digest, "req_3"))
+            await collect(made, asking_for(digest, "req_3"))
         caught.value.settle()
         await until(lambda: "adapters are not served" in made.health().reason)

@@ -15,7 +15,7 @@ from gateway.backends.foreign.connection import READ_BYTES
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded, ShuttingDown
 from gateway.text.tools.tool import Tool, ToolUse
-from tests.gateway.backends.foreign.backends import FAST, Heard, asking, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.backends import FAST, Collected, asking, backend_of, collect, until, until_ready
 from tests.gateway.backends.foreign.fake import (
     END,
     HEAD,
@@ -48,10 +48,10 @@ def sink() -> ListSink:
 
 async def test_text_comes_as_it_is_made_and_the_servers_counts_are_recorded(server: FakeServer, sink: ListSink) -> None:
     async with backend_of(server.url, sink) as backend:
-        heard = await hear(backend, asking())
-    assert (heard.text, heard.finish_reasons) == ("Hello world", ["stop"])
+        collected = await collect(backend, asking())
+    assert (collected.text, collected.finish_reasons) == ("Hello world", ["stop"])
     (record,) = sink.records
-    assert record.usage == heard.usage
+    assert record.usage == collected.usage
     assert (record.usage.prompt_tokens, record.usage.completion_tokens, record.finish_reason) == (9, 2, "stop")
     assert sink.sources == [backend], "no other count will come: the reservation ends"
     assert sink.counts[-1].completion_tokens == 3, "what a client may have seen is noted before: 11 bytes, by four"
@@ -64,7 +64,7 @@ async def test_the_request_says_what_was_asked_and_nothing_of_the_client(server:
         event(delta("", index=1, finish="length")), event(usage(9, 2)), event("[DONE]"), END,
     )  # fmt: skip
     async with backend_of(server.url, sink, key="sk-secret") as backend:
-        heard = await hear(backend, asked)
+        collected = await collect(backend, asked)
     (received,) = server.received
     assert received.path == "/v1/chat/completions"
     assert received.body == {
@@ -83,7 +83,7 @@ async def test_the_request_says_what_was_asked_and_nothing_of_the_client(server:
     assert received.headers["authorization"] == "Bearer sk-secret"
     assert received.headers["x-request-id"] == "req_1"
     assert received.headers["accept-encoding"] == "identity"
-    assert sorted(heard.finish_reasons) == ["length", "stop"]
+    assert sorted(collected.finish_reasons) == ["length", "stop"]
     assert sink.records[0].finish_reason == "length"
 
 
@@ -96,19 +96,19 @@ async def test_a_schema_and_tools_go_to_the_server_and_calls_come_back(server: F
         event(call(arguments=': 1}')), event(delta("", finish="tool_calls")), event(usage(40, 9)), event("[DONE]"), END,
     )  # fmt: skip
     async with backend_of(server.url, sink) as backend:
-        heard = await hear(backend, asking(tools=msgspec.structs.replace(TOOLS, must_call=True, max_calls=1)))
-        calls = [call for piece in heard.pieces for call in piece.calls]
+        collected = await collect(backend, asking(tools=msgspec.structs.replace(TOOLS, must_call=True, max_calls=1)))
+        calls = [call for piece in collected.pieces for call in piece.calls]
         assert [(each.index, each.name, each.arguments) for each in calls] == [
             (0, "weather", ""),
             (0, None, '{"city"'),
             (0, None, ": 1}"),
         ]
-        assert heard.finish_reasons == ["stop"]
+        assert collected.finish_reasons == ["stop"]
         body = server.received[0].body
         assert body["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
         assert body["parallel_tool_calls"] is False
         server.answer = saying("{}")
-        await hear(backend, asking(request_id="req_2", grammar=Grammar("json_schema", '{"type":"object"}')))
+        await collect(backend, asking(request_id="req_2", grammar=Grammar("json_schema", '{"type":"object"}')))
         assert server.received[1].body["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
@@ -117,8 +117,8 @@ async def test_a_stop_string_that_the_server_passes_over_ends_the_reply_here(
 ) -> None:
     server.answer = saying("one ", "EN", "D two", *["more"] * 50, counts=(9, 53), pause_s=0.01)
     async with backend_of(server.url, sink) as backend:
-        heard = await hear(backend, asking(stop=("END",), max_tokens=60))
-    assert (heard.text, heard.finish_reasons) == ("one ", ["stop"])
+        collected = await collect(backend, asking(stop=("END",), max_tokens=60))
+    assert (collected.text, collected.finish_reasons) == ("one ", ["stop"])
     (record,) = sink.records
     assert record.usage.completion_tokens == 3, "the parts up to the one that completed the stop string"
 
@@ -145,7 +145,7 @@ async def test_counts_that_cannot_be_true_are_not_billed(
 ) -> None:
     server.answer = saying("some words", " of text", counts=counts)
     async with backend_of(server.url, sink) as backend:
-        await hear(backend, asking())
+        await collect(backend, asking())
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (11, 5), "42 and 18 bytes, by four"
 
@@ -164,7 +164,7 @@ async def test_reasoning_and_a_system_message_of_the_template_are_billed_as_told
     model = OpaqueModel("f" * 64, FAST)
     bound = model.prepare_chat([{"role": "user", "content": "Say hello."}]).num_tokens
     async with backend_of(server.url, sink) as backend:
-        await hear(backend, msgspec.structs.replace(asking(), num_prompt_tokens=bound))
+        await collect(backend, msgspec.structs.replace(asking(), num_prompt_tokens=bound))
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (200, 15)
 
@@ -181,7 +181,7 @@ async def test_a_usage_that_comes_before_the_text_is_not_the_one_of_the_whole(
         + END,
     )
     async with backend_of(server.url, sink) as backend:
-        await hear(backend, asking(max_tokens=64))
+        await collect(backend, asking(max_tokens=64))
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (9, 25), "100 bytes, by four"
 
@@ -190,7 +190,7 @@ async def test_a_server_that_fails_after_a_part_is_no_client_that_left(server: F
     server.answer = sending(HEAD, event(delta("word")), event({"error": "out of memory"}), END)
     async with backend_of(server.url, sink) as backend:
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
         caught.value.settle()
     (record,) = sink.records
     assert (record.finish_reason, record.usage.completion_tokens) == ("error", 1)
@@ -199,7 +199,7 @@ async def test_a_server_that_fails_after_a_part_is_no_client_that_left(server: F
 async def test_a_client_that_leaves_before_a_part_has_not_failed(server: FakeServer, sink: ListSink) -> None:
     server.answer = sending(HEAD, then=_silent)
     async with backend_of(server.url, sink) as backend:
-        reading = asyncio.create_task(hear(backend, asking()))
+        reading = asyncio.create_task(collect(backend, asking()))
         await until(lambda: server.received)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -211,7 +211,7 @@ async def test_a_client_that_leaves_before_a_part_has_not_failed(server: FakeSer
 async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
     server: FakeServer, sink: ListSink, num_events: int
 ) -> None:
-    goes_on, heard = asyncio.Event(), Heard()
+    goes_on, collected = asyncio.Event(), Collected()
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD)
@@ -221,7 +221,7 @@ async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
 
     server.answer = answer
     async with backend_of(server.url, sink) as backend:
-        reading = asyncio.create_task(hear(backend, asking(max_tokens=1 << 20), heard=heard))
+        reading = asyncio.create_task(collect(backend, asking(max_tokens=1 << 20), collected=collected))
         streams = backend._requests._streams
         await until(lambda: streams and (connection := streams["req_1"]._connection) and connection.status)
         attempt = streams["req_1"].attempt
@@ -231,7 +231,7 @@ async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     (record,) = sink.records
-    unseen = attempt.num_text_bytes - len(heard.text)
+    unseen = attempt.num_text_bytes - len(collected.text)
     assert record.finish_reason == "abort"
     assert record.usage.completion_tokens == -(-attempt.num_text_bytes // 4) > 0
     assert unseen == 100 if num_events == 1 else 0 <= unseen <= READ_BYTES
@@ -246,12 +246,12 @@ async def test_a_server_whose_counts_are_never_true_gets_no_more_requests(server
     server.answer = saying("text", counts=(9, 5000))
     async with backend_of(server.url, sink) as backend:
         for number in range(10):
-            await hear(backend, asking(request_id=f"req_{number}"))
+            await collect(backend, asking(request_id=f"req_{number}"))
         assert not backend.health().ready
         assert "cannot be true" in backend.health().reason
         assert "cannot be true" in backend.snapshot("theirs").detail
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking(request_id="req_last"))
+            await collect(backend, asking(request_id="req_last"))
         assert caught.value.kind == "absent"
         assert "(the server is not ready)" in caught.value.error.message, "tenants get no reasons"
         assert backend.health().detail == "the server is not ready"
@@ -280,7 +280,7 @@ async def test_an_error_is_told_in_our_words(
     server.answer = refusing(status, body, "retry-after: 7", "location: /elsewhere")
     async with backend_of(server.url, sink) as backend:
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
     assert not sink.records, "the catcher says what is recorded"
     caught.value.settle()
     assert (caught.value.kind, caught.value.was_sent) == (kind, True)
@@ -297,7 +297,7 @@ async def test_a_prompt_that_is_too_long_is_said_to_be(server: FakeServer, sink:
     server.answer = refusing(400, '{"error": {"message": "x", "code": "context_length_exceeded"}}')
     async with backend_of(server.url, sink) as backend:
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
     assert caught.value.error.code == "context_length_exceeded"
     caught.value.supersede()
     assert (len(sink.records), len(sink.superseded_records)) == (0, 1), "another model may answer in its place"
@@ -308,13 +308,13 @@ async def test_a_server_that_is_not_there_is_absent_and_comes_back(server: FakeS
         await server.stop()
         await until_ready(backend, ready=False)
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking())
+            await collect(backend, asking())
         assert (caught.value.kind, caught.value.was_sent) == ("absent", False)
         assert str(server.port) not in caught.value.error.message
         assert not sink.dispatched_ids
         await server.start()
         await until_ready(backend)
-        assert (await hear(backend, asking())).text == "Hello world"
+        assert (await collect(backend, asking())).text == "Hello world"
 
 
 async def test_a_server_of_another_model_is_not_ready(server: FakeServer, sink: ListSink) -> None:
@@ -324,7 +324,7 @@ async def test_a_server_of_another_model_is_not_ready(server: FakeServer, sink: 
         assert not backend.health().ready
         server.models.append({"id": "wanted"})
         await until_ready(backend)
-        await hear(backend, asking())
+        await collect(backend, asking())
     assert server.received[0].body["model"] == "wanted"
 
 
@@ -334,11 +334,11 @@ async def test_connections_are_used_again_and_one_that_was_closed_meanwhile_cost
     settings = msgspec.structs.replace(FAST, health_seconds=600.0)
     async with backend_of(server.url, sink, settings=settings) as backend:
         for number in range(5):
-            await hear(backend, asking(request_id=f"req_{number}"))
+            await collect(backend, asking(request_id=f"req_{number}"))
         assert server.num_connections == 1
         await server.stop()
         await server.start()
-        assert (await hear(backend, asking(request_id="req_5"))).text == "Hello world"
+        assert (await collect(backend, asking(request_id="req_5"))).text == "Hello world"
     assert len(sink.records) == 6
 
 
@@ -349,27 +349,27 @@ async def test_failures_in_a_row_open_the_breaker_and_one_good_answer_closes_it(
     async with backend_of(server.url, sink) as backend:
         for number in range(5):
             with pytest.raises(Unanswered):
-                await hear(backend, asking(request_id=f"req_{number}"))
+                await collect(backend, asking(request_id=f"req_{number}"))
         assert not backend.health().ready
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking(request_id="req_5"))
+            await collect(backend, asking(request_id="req_5"))
         assert caught.value.kind == "absent"
         assert len(server.received) == 5, "the server is left alone"
         server.answer = saying("well", " again")
         await until_ready(backend)
-        assert (await hear(backend, asking(request_id="req_6"))).text == "well again"
+        assert (await collect(backend, asking(request_id="req_6"))).text == "well again"
         assert backend.health().ready
 
 
 async def test_a_gateway_that_stops_cuts_requests_off_and_records_them(server: FakeServer, sink: ListSink) -> None:
     server.answer = saying(*["word "] * 1000, pause_s=0.01)
     async with backend_of(server.url, sink) as backend:
-        heard = Heard()
-        reading = asyncio.create_task(hear(backend, asking(max_tokens=1000), heard=heard))
-        await until(lambda: heard.text)
+        collected = Collected()
+        reading = asyncio.create_task(collect(backend, asking(max_tokens=1000), collected=collected))
+        await until(lambda: collected.text)
         backend.cut_off()
         with pytest.raises(ShuttingDown):
             await reading
         await backend.drain()
         assert [each.finish_reason for each in sink.records] == ["abort"]
-        assert sink.records[0].usage.completion_tokens >= len(heard.text) // 5
+        assert sink.records[0].usage.completion_tokens >= len(collected.text) // 5

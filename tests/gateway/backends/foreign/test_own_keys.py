@@ -16,7 +16,7 @@ from gateway.backends.generation import Generation
 from gateway.domain.errors import BackendFailed, ProviderKeyMissing, ProviderKeyRefused
 from gateway.domain.pools.foreign_settings import OwnKeys
 from gateway.domain.pools.provider_key import ProviderKey
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until, until_ready
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server
 from tests.gateway.backends.scripted import ListSink
 from tests.patience import PATIENCE_S
@@ -48,7 +48,7 @@ async def test_a_projects_key_goes_with_its_own_requests_alone_over_one_connecti
     async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
         before = server.num_connections
         for number, (owner, key) in enumerate([("acme", OF_ACME), ("", OF_POOL), ("acme", OF_ACME), ("", OF_POOL)]):
-            await hear(backend, asking_as(owner, number))
+            await collect(backend, asking_as(owner, number))
             assert sent(server) == key
         assert server.num_connections - before <= 1
 
@@ -57,7 +57,7 @@ async def test_a_request_whose_key_is_gone_by_now_is_not_sent_with_another(serve
     sink = ListSink()
     async with backend_of(server.url, sink, settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
         with pytest.raises(Unanswered) as failure:
-            await hear(backend, asking_as("globex"))
+            await collect(backend, asking_as("globex"))
     assert isinstance(failure.value.error, ProviderKeyMissing)
     assert (failure.value.was_sent, server.received, sink.records) == (False, [], [])
 
@@ -69,7 +69,7 @@ async def test_a_refused_key_is_named_by_its_end_and_closes_the_server_for_nobod
         with structlog.testing.capture_logs() as logs:
             for number in range(20):
                 with pytest.raises(Unanswered) as failure:
-                    await hear(backend, asking_as("acme", number))
+                    await collect(backend, asking_as("acme", number))
                 failure.value.settle()
         error = failure.value.error
         assert isinstance(error, ProviderKeyRefused)
@@ -82,7 +82,7 @@ async def test_a_refused_key_is_named_by_its_end_and_closes_the_server_for_nobod
         assert {each.usage.completion_tokens for each in sink.records} == {0}
         server.keys |= {OF_ACME}
         await until_answered(backend)
-        assert (await hear(backend, asking_as("", 99))).text == "Hello world"
+        assert (await collect(backend, asking_as("", 99))).text == "Hello world"
 
 
 async def until_answered(backend: ForeignBackend) -> None:
@@ -90,7 +90,7 @@ async def until_answered(backend: ForeignBackend) -> None:
     async with asyncio.timeout(PATIENCE_S):
         for number in itertools.count(100):
             try:
-                assert (await hear(backend, asking_as("acme", number))).text == "Hello world"
+                assert (await collect(backend, asking_as("acme", number))).text == "Hello world"
             except Unanswered:
                 await asyncio.sleep(0.05)
             else:
@@ -103,10 +103,10 @@ async def test_a_pools_own_key_that_is_refused_keeps_projects_from_nothing(serve
         assert backend.health().reason == "the server refuses the pool's key"
         for number in range(10):
             with pytest.raises(Unanswered) as failure:
-                await hear(backend, asking_as("", number))
+                await collect(backend, asking_as("", number))
             failure.value.settle()
         assert isinstance(failure.value.error, BackendFailed)
-        assert (await hear(backend, asking_as("acme", 99))).text == "Hello world"
+        assert (await collect(backend, asking_as("acme", 99))).text == "Hello world"
 
 
 async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_told_so(server: FakeServer) -> None:
@@ -114,7 +114,7 @@ async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_tol
     async with backend_of(server.url, ListSink(), settings=ALLOWED, own_key=of_acme) as backend:
         assert backend.health().reason == "the server asks for a key"
         with pytest.raises(Unanswered) as failure:
-            await hear(backend, asking_as(""))
+            await collect(backend, asking_as(""))
         failure.value.settle()
         assert isinstance(failure.value.error, ProviderKeyMissing)
 

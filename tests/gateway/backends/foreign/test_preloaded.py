@@ -21,7 +21,7 @@ from gateway.backends.foreign.drivers.llamacpp_adapters import places_in
 from gateway.backends.foreign.reply import BadReply
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until, until_ready
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until, until_ready
 from tests.gateway.backends.foreign.fake import FakeServer, Received
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp, fake_llamacpp
 from tests.gateway.backends.scripted import ListSink
@@ -65,7 +65,7 @@ async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req
     request = GenerateRequest(
         request_id, [1, 2, 3], SamplingParams(max_tokens=200), "tenant", adapter=adapter, meter=b"tag"
     )
-    return (await hear(backend, Generation(request))).text
+    return (await collect(backend, Generation(request))).text
 
 
 def of_text(adapter: str = "") -> Generation:
@@ -235,7 +235,7 @@ async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(lla
         assert not backend.health().ready
         await llama.restart()
         await until_ready(backend)
-        assert (await hear(backend, asking())).text == "base"
+        assert (await collect(backend, asking())).text == "base"
 
 
 async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
@@ -249,10 +249,10 @@ async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
             trust = other.health().server
             assert trust is not None and not trust.is_tried and not trust.has_adapters
             with pytest.raises(Unanswered) as caught:
-                await hear(other, of_text(key(1)))
+                await collect(other, of_text(key(1)))
             assert caught.value.kind == "absent", "another server may be asked, and it costs no retry"
-            assert (await hear(other, of_text())).text == "base"
-    assert [(await hear(backend, of_text(each))).text for each in ("", key(2), "", key(1))] == [
+            assert (await collect(other, of_text())).text == "base"
+    assert [(await collect(backend, of_text(each))).text for each in ("", key(2), "", key(1))] == [
         "base",
         file(2),
         "base",
@@ -260,6 +260,6 @@ async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
     ]
     await llama.restart(file(2), file(1))
     with pytest.raises(Unanswered) as caught:
-        await hear(backend, of_text(key(1)))
+        await collect(backend, of_text(key(1)))
     caught.value.settle()
     assert caught.value.kind == "full", "its numbers are proved here as well"

@@ -18,7 +18,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.generation import Generation
 from gateway.domain.errors import InvalidRequest, Overloaded
-from tests.gateway.backends.foreign.backends import FAST, Heard, asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, Collected, asking, backend_of, collect
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, Received, event, fake_server
 from tests.gateway.backends.foreign.fake_vllm import tokens_of
 from tests.gateway.backends.scripted import ListSink
@@ -137,10 +137,10 @@ def key(number: int) -> str:
     return content_key("tenant", digest(number))
 
 
-async def ask(backend: ForeignBackend, adapter: str = "", **sampling: Any) -> Heard:
+async def ask(backend: ForeignBackend, adapter: str = "", **sampling: Any) -> Collected:
     values = {"max_tokens": 16, **sampling}
     request = GenerateRequest("req_1", [1, 2, 3], SamplingParams(**values), "tenant", adapter=adapter, meter=b"tag")
-    return await hear(backend, Generation(request))
+    return await collect(backend, Generation(request))
 
 
 def text_of(backend: ForeignBackend, name: str) -> str:
@@ -153,8 +153,8 @@ async def test_ids_go_in_and_come_out_however_they_are_streamed(
 ) -> None:
     sglang.is_incremental = is_incremental
     schema = Grammar("json_schema", '{"type":"object"}')
-    heard = await ask(backend, top_k=5, min_p=0.1, seed=3, min_tokens=2, grammar=schema)
-    assert (heard.text, heard.finish_reasons) == (text_of(backend, "base"), ["stop"])
+    collected = await ask(backend, top_k=5, min_p=0.1, seed=3, min_tokens=2, grammar=schema)
+    assert (collected.text, collected.finish_reasons) == (text_of(backend, "base"), ["stop"])
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (3, 3)
     body = sglang.server.received[0].body
@@ -260,9 +260,9 @@ async def test_at_a_version_that_was_not_tried_adapters_are_asked_for_as_models(
     async with made as backend:
         asked = asking()
         request = msgspec.structs.replace(asked.request, adapter=key(1))
-        assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
+        assert (await collect(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
         assert sglang.server.received[-1].body["model"] == f"theirs:{digest(1)}"
         sglang.loaded.clear()  # SGLang drops the least recently used adapter by itself
         request = msgspec.structs.replace(request, request_id="req_2")
-        assert (await hear(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
-        assert (await hear(backend, asking(request_id="req_3"))).text == "base"
+        assert (await collect(backend, msgspec.structs.replace(asked, request=request))).text == digest(1)
+        assert (await collect(backend, asking(request_id="req_3"))).text == "base"

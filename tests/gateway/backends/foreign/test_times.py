@@ -15,7 +15,7 @@ from gateway.backends.foreign.connection import Connection, ServerGone
 from gateway.backends.foreign.server import LOST_WITHIN_S, Server, read_at_most
 from gateway.domain.errors import ReadTooSlowly, ShuttingDown
 from gateway.domain.routing.breaker import CONSECUTIVE
-from tests.gateway.backends.foreign.backends import FAST, anywhere, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, anywhere, asking, backend_of, collect, until
 from tests.gateway.backends.foreign.fake import (
     END,
     HEAD,
@@ -73,7 +73,7 @@ async def test_a_server_that_goes_on_sending_is_cut_off_in_time(server: FakeServ
     async with backend_of(server.url, ListSink(), settings=settings) as backend:
         with pytest.raises(Unanswered) as caught:
             async with asyncio.timeout(PATIENCE_S):
-                await hear(backend, asking(max_tokens=1000))
+                await collect(backend, asking(max_tokens=1000))
         caught.value.settle()
 
 
@@ -121,7 +121,7 @@ async def test_a_gateway_that_stops_waits_for_no_head(server: FakeServer, way: s
     server.answer = answer
     sink = ListSink()
     async with backend_of(server.url, sink, settings=PATIENT) as backend:
-        reading = asyncio.create_task(hear(backend, asking()))
+        reading = asyncio.create_task(collect(backend, asking()))
         await until(lambda: server.received)
         if way == "stop":
             await backend.stop()
@@ -140,7 +140,7 @@ async def test_requests_that_wait_say_how_slow_a_server_is_before_it_has_answere
 
     server.answer = answer
     async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
-        reading = [asyncio.create_task(hear(backend, asking(request_id=f"req_{number}"))) for number in range(3)]
+        reading = [asyncio.create_task(collect(backend, asking(request_id=f"req_{number}"))) for number in range(3)]
         await until(lambda: len(server.received) == 3)
         assert backend.usual_ms() is None
         await asyncio.sleep(0.1)
@@ -153,12 +153,12 @@ async def test_requests_that_wait_say_how_slow_a_server_is_before_it_has_answere
 async def test_a_request_is_sent_once_more_at_most(server: FakeServer) -> None:
     server.answer = saying("Hello", pause_s=0.1)
     async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
-        await asyncio.gather(*(hear(backend, asking(request_id=f"req_{number}")) for number in range(4)))
+        await asyncio.gather(*(collect(backend, asking(request_id=f"req_{number}")) for number in range(4)))
         assert server.num_connections >= 4
         server.received.clear()
         server.answer = sending(b"")
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking(request_id="req_last"))
+            await collect(backend, asking(request_id="req_last"))
         caught.value.settle()
     assert len(server.received) == 2
 
@@ -169,11 +169,11 @@ async def test_a_request_that_a_server_may_have_begun_is_not_sent_again(server: 
         writer.close()
 
     async with backend_of(server.url, ListSink(), settings=PATIENT) as backend:
-        await hear(backend, asking())
+        await collect(backend, asking())
         server.received.clear()
         server.answer = answer
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, asking(request_id="req_2"))
+            await collect(backend, asking(request_id="req_2"))
         caught.value.settle()
     assert len(server.received) == 1
 

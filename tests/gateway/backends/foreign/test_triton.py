@@ -20,7 +20,7 @@ from gateway.backends.foreign.backend import ForeignBackend
 from gateway.backends.generation import Generation
 from gateway.domain.errors import Overloaded
 from tests.gateway.backends.foreign import triton_environment
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
 
@@ -67,22 +67,22 @@ def chat(place: int, name: str = "", *, max_tokens: int = 40) -> Generation:
 async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: str, kind: str, tmp_path: Path) -> None:
     async with serving(url, kind, tmp_path) as (backend, sink):
         names = ["", "1", "2"]
-        answers = await asyncio.gather(*(hear(backend, chat(place, names[place % 3])) for place in range(60)))
-        for place, heard in enumerate(answers):
-            assert heard.text.startswith(f"[{names[place % 3] or 'base'}]"), (place, heard.text)
-            assert heard.finish_reasons == ["stop"]
+        answers = await asyncio.gather(*(collect(backend, chat(place, names[place % 3])) for place in range(60)))
+        for place, collected in enumerate(answers):
+            assert collected.text.startswith(f"[{names[place % 3] or 'base'}]"), (place, collected.text)
+            assert collected.finish_reasons == ["stop"]
         assert len(sink.records) == 60
         if kind == "vllm":  # which counts: one token for each word
             assert all(
-                each.usage.completion_tokens == len(heard.text.split())
-                for each, heard in zip(
+                each.usage.completion_tokens == len(collected.text.split())
+                for each, collected in zip(
                     sorted(sink.records, key=lambda each: int(each.request_id.removeprefix("req_"))),
                     answers,
                     strict=True,
                 )
             )
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, chat(99, "3"))
+            await collect(backend, chat(99, "3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded)
         assert backend.health().ready
@@ -91,8 +91,8 @@ async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_limit_ends_a_reply_with_its_reason(url: str, kind: str, tmp_path: Path) -> None:
     async with serving(url, kind, tmp_path) as (backend, _):
-        heard = await hear(backend, chat(1, max_tokens=1))
-        assert (heard.text, heard.finish_reasons) == ("[base]", ["length"])
+        collected = await collect(backend, chat(1, max_tokens=1))
+        assert (collected.text, collected.finish_reasons) == ("[base]", ["length"])
 
 
 async def test_a_model_that_it_does_not_have_gets_no_requests(url: str) -> None:

@@ -24,7 +24,7 @@ from gateway.backends.pool import PoolRevision, Replica
 from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.foreign_settings import ForeignSettings
-from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, collect, until
 from tests.gateway.backends.foreign.dialects import DIALECTS
 from tests.gateway.backends.foreign.fake import fake_server, saying
 from tests.gateway.backends.foreign.fake_vllm import BASE, FakeVllm, fake_vllm, tokens_of
@@ -93,7 +93,7 @@ async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_
     async with fake_vllm(FOLDER) as vllm:
         vllm.server.facts = {"/version": {"version": version}} if version else {}
         async with backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=FAST) as backend:
-            assert (await hear(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+            assert (await collect(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
             assert "token_ids" in backend.capabilities.features
             trust = backend.health().server
             assert trust is not None and trust.is_tried
@@ -103,7 +103,7 @@ async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_
 
 async def test_another_version_gets_openais_protocol_and_its_operator_is_told(model: EngineModel) -> None:
     async with untried_vllm(model, FAST) as (vllm, backend):
-        assert (await hear(backend, of_text())).text == BASE
+        assert (await collect(backend, of_text())).text == BASE
         assert vllm.server.received[-1].path == "/v1/chat/completions"
         assert backend.capabilities.features == FEATURES
         assert "version 0.99.0 is none of those that were tried" in backend.health().reason
@@ -122,15 +122,15 @@ async def test_it_gets_no_requests_where_tenants_may_not_share_a_cache(model: En
         async with made as backend:
             await until(lambda: "'separate_caches' forbids" in backend.health().reason)
             with pytest.raises(Unanswered):
-                await hear(backend, of_text())
+                await collect(backend, of_text())
             assert not vllm.server.received
 
 
 async def test_an_adapter_answers_there_once_a_probe_has_shown_it(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         assert "each adapter once a probe has shown it" in backend.health().reason
-        heard = await hear(backend, of_text(content_key("tenant", DIGEST)))
-        assert heard.text == DIGEST
+        collected = await collect(backend, of_text(content_key("tenant", DIGEST)))
+        assert collected.text == DIGEST
         asked = [each.body["model"] for each in vllm.server.received if each.path == "/v1/completions"]
         assert asked[1:] == [DIGEST, BASE], "a name that nobody has, then the adapter beside the base"
 
@@ -139,23 +139,23 @@ async def test_an_adapter_that_changes_nothing_there_is_not_used(model: EngineMo
     async with untried_vllm(model) as (vllm, backend):
         vllm.has_effect = False
         with pytest.raises(Unanswered) as caught:
-            await hear(backend, of_text(content_key("tenant", DIGEST)))
+            await collect(backend, of_text(content_key("tenant", DIGEST)))
         assert isinstance(caught.value.error, Overloaded)
-        assert (await hear(backend, of_text())).text == BASE, "which says nothing of the server"
+        assert (await collect(backend, of_text())).text == BASE, "which says nothing of the server"
 
 
 async def test_a_server_there_that_answers_from_its_base_in_silence_serves_the_base_alone(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         vllm.has_silent_base = True
         with pytest.raises(Unanswered):
-            await hear(backend, of_text(content_key("tenant", DIGEST)))
+            await collect(backend, of_text(content_key("tenant", DIGEST)))
         assert vllm.num_loads == 0
-        assert (await hear(backend, of_text())).text == BASE
+        assert (await collect(backend, of_text())).text == BASE
 
 
 async def test_a_server_that_goes_back_to_a_tried_version_is_asked_by_its_own_driver(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
-        assert await hear(backend, of_text(content_key("tenant", DIGEST)))
+        assert await collect(backend, of_text(content_key("tenant", DIGEST)))
         await vllm.server.stop()
         await until(lambda: not backend.health().ready)
         vllm.restart()
@@ -164,7 +164,7 @@ async def test_a_server_that_goes_back_to_a_tried_version_is_asked_by_its_own_dr
         await until(lambda: backend.health().ready)
         assert not backend.health().reason
         assert backend.resident() == frozenset(), "each adapter is shown anew"
-        assert (await hear(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+        assert (await collect(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
 
 
 async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(model: EngineModel) -> None:
@@ -185,13 +185,13 @@ async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(mode
             with pytest.raises(InvalidRequest):
                 _ = pool.tokenizer
             for backend in (known, other):
-                assert (await hear(backend, of_text())).text == BASE
+                assert (await collect(backend, of_text())).text == BASE
             adapter = content_key("tenant", DIGEST)
-            assert (await hear(known, of_text(adapter))).text == DIGEST
+            assert (await collect(known, of_text(adapter))).text == DIGEST
             with pytest.raises(Unanswered) as caught:  # prepared before the other one was there
-                await hear(other, of_ids())
+                await collect(other, of_ids())
             assert caught.value.kind == "absent"
-            assert (await hear(known, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+            assert (await collect(known, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
 
 
 @pytest.mark.parametrize("driver", ["vllm", "sglang", "llamacpp", "tgi"])
@@ -204,7 +204,7 @@ async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: D
         server.facts = dialect.facts | version | {"/lora-adapters": []}
         server.answer = saying("well")
         async with backend_of(server.url, ListSink(), driver=driver, settings=FAST) as backend:
-            assert (await hear(backend, asking())).text == "well"
+            assert (await collect(backend, asking())).text == "well"
             assert server.received[-1].path == "/v1/chat/completions"
             assert backend.capabilities.features <= FEATURES
 
@@ -222,10 +222,10 @@ async def test_one_without_a_generic_protocol_is_asked_by_its_own_without_adapte
         server.answer = sending_all(dialect.saying("well"))
         made = backend_of(server.url, ListSink(), driver=driver, settings=settings, content=_no_content)
         async with made as backend:
-            assert (await hear(backend, asking())).text == "well"
+            assert (await collect(backend, asking())).text == "well"
             assert backend.health().reason.endswith("it is asked by its own protocol alone, without adapters")
             with pytest.raises(Unanswered) as caught:
-                await hear(backend, of_text(content_key("tenant", DIGEST)))
+                await collect(backend, of_text(content_key("tenant", DIGEST)))
             assert isinstance(caught.value.error, InvalidRequest)
 
 

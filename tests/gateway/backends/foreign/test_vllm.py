@@ -14,7 +14,7 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.base import Unanswered
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.generation import Generation
-from tests.gateway.backends.foreign.backends import asking, backend_of, hear
+from tests.gateway.backends.foreign.backends import asking, backend_of, collect
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, event, fake_server, saying, sending
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
@@ -50,8 +50,8 @@ async def test_ids_go_in_and_come_out_and_the_text_is_made_here(server: FakeServ
         event("[DONE]") + END,
     )
     async with backend_of(server.url, sink, driver="vllm", model=model) as backend:
-        heard = await hear(backend, of(prompt))
-    assert (heard.text, heard.finish_reasons) == (tokenizer.decode(reply), ["stop"])
+        collected = await collect(backend, of(prompt))
+    assert (collected.text, collected.finish_reasons) == (tokenizer.decode(reply), ["stop"])
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (len(prompt), len(reply))
     body = server.received[0].body
@@ -76,8 +76,8 @@ async def test_a_stop_string_is_found_here_and_what_ran_past_it_is_not_billed(
     server.answer = answer
     stop = tokenizer.decode(reply[1:2])
     async with backend_of(server.url, sink, driver="vllm", model=model) as backend:
-        heard = await hear(backend, of([1, 2, 3], stop=(stop,)))
-    assert (heard.text, heard.finish_reasons) == (tokenizer.decode(reply[:1]), ["stop"])
+        collected = await collect(backend, of([1, 2, 3], stop=(stop,)))
+    assert (collected.text, collected.finish_reasons) == (tokenizer.decode(reply[:1]), ["stop"])
     assert "stop" not in server.received[0].body
     assert sink.records[0].usage.completion_tokens == 2
 
@@ -102,14 +102,14 @@ async def test_ids_beyond_the_vocabulary_are_a_failure(server: FakeServer, model
     server.answer = sending(HEAD, chunk([10**9], 1, 3), event("[DONE]") + END)
     async with backend_of(server.url, ListSink(), driver="vllm", model=model) as backend:
         with pytest.raises(Unanswered):
-            await hear(backend, of([1, 2, 3]))
+            await collect(backend, of([1, 2, 3]))
 
 
 async def test_each_tenant_has_a_cache_of_its_own_without_its_name(server: FakeServer, model: EngineModel) -> None:
     server.answer = sending(HEAD, chunk([5], 1, 3, "length"), event("[DONE]") + END)
     async with backend_of(server.url, ListSink(), driver="vllm", model=model) as backend:
         for tenant in ("project-a", "project-b", "project-a"):
-            await hear(backend, of([1, 2, 3], tenant=tenant))
+            await collect(backend, of([1, 2, 3], tenant=tenant))
     first, second, third = (each.body["cache_salt"] for each in server.received)
     assert first == third != second
     assert "project" not in first
@@ -119,7 +119,7 @@ async def test_without_a_tokenizer_messages_and_text_travel(server: FakeServer) 
     sink = ListSink()
     server.answer = saying("Hello", " world")
     async with backend_of(server.url, sink, driver="vllm") as backend:
-        heard = await hear(backend, asking(top_k=5, min_p=0.1, ignore_eos=True))
+        collected = await collect(backend, asking(top_k=5, min_p=0.1, ignore_eos=True))
     body = server.received[0].body
-    assert heard.text == "Hello world"
+    assert collected.text == "Hello world"
     assert (body["top_k"], body["min_p"], body["ignore_eos"]) == (5, 0.1, True)

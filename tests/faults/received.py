@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Seen(msgspec.Struct):
+class Received(msgspec.Struct):
     """The part of a reply that its client received.
 
     status: the status of the reply; 0 where no reply came. has_ended: whether the last event came. has_failed: whether
