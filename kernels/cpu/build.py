@@ -37,7 +37,7 @@ PROCESSOR_FLAGS = {
 
 
 class BuildError(Exception):
-    """The library cannot be built here; the message says why."""
+    """The error for a library that cannot be built here; the message says why."""
 
 
 def digest() -> str:

@@ -1,4 +1,4 @@
-// Number formats of tensors, and the ways from float32 to bfloat16 and half, and back.
+// Number formats of tensors, and conversions of float32 to bfloat16 and half, and back.
 #pragma once
 
 #include <string.h>
@@ -20,7 +20,7 @@ inline float from_bfloat16(uint16_t half) {
   return x;
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Round to the nearest bfloat16, ties to even; NaN stays NaN.
 inline uint16_t to_bfloat16(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);
@@ -39,7 +39,7 @@ inline float from_half(uint16_t half) {
   return x;
 }
 
-// To the nearest, ties to even; what is too large becomes an infinity.
+// Round to the nearest half, ties to even; a number that is too large becomes an infinity.
 inline uint16_t to_half(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);

@@ -1,4 +1,4 @@
-// Filling a part of a matrix, group by group, by all threads.
+// Fills a part of a matrix, group by group, with all threads.
 #pragma once
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBlocksPerUnit = 16;  // of outputs
 
-// Where in a part a group of one output has its scale, and where its minimum and its factors.
+// Return where the scale of an output's group is in a part; the functions below do so for its minimum and its factors.
 inline int64_t place_of(const Part& part, int64_t output, int64_t group) {
   return ((output / kBlock) * part.num_groups + group) * kBlock + output % kBlock;
 }
@@ -48,7 +48,8 @@ inline uint8_t* factors_of(const Part& part) { return const_cast<uint8_t*>(part.
 
 inline bool is_finite_half(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
-// fill: a source, a part, an output and one of num_units per output; returns false for numbers that it does not take.
+// The task of filling a part from a source. fill: fills groups_per_unit groups of an output; returns false for numbers
+// that the format cannot hold.
 template <typename Source>
 struct FillTask {
   Source source;
@@ -60,7 +61,8 @@ struct FillTask {
 
 inline void nothing(const void*, int64_t, float*) {}
 
-// Fill some blocks of outputs. As a job's `store`: what it reads may be freed as soon as the job is over.
+// Fill some blocks of outputs. This is a job's `store`, so that the memory that it reads may be freed once the job is
+// over.
 template <typename Source>
 void fill_unit(const void* argument, int64_t unit, const float*) {
   const auto& task = *static_cast<const FillTask<Source>*>(argument);
@@ -72,7 +74,7 @@ void fill_unit(const void* argument, int64_t unit, const float*) {
   }
 }
 
-// Fill a new matrix, which is freed where that fails.
+// Fill a new matrix, and return it; free it, and return null, if a number cannot be stored.
 template <typename Source>
 Matrix* filled(Matrix* matrix, const Source& source, int64_t groups_per_unit,
                bool (*fill)(const Source&, const Part&, int64_t, int64_t), int num_threads) {

@@ -1,4 +1,4 @@
-// A job from two functions over a task of their own type.
+// Makes a job from two or three functions over a task of their own type.
 #pragma once
 
 #include <string.h>
@@ -35,7 +35,7 @@ void run_job(const T& task, int64_t num_units, int64_t num_threads) {
   }
 }
 
-// The same of a task with first units, at most kMaxUnits in all.
+// Compute and store a task with first units (`pool.h`), at most kMaxUnits in all.
 template <typename T, void (*compute)(const T&, int64_t, float*), void (*amend)(const T&, int64_t, float*),
           void (*store)(const T&, int64_t, const float*)>
 void run_amended_job(const T& task, int64_t num_first, int64_t num_units, int64_t num_threads) {

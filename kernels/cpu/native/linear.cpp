@@ -32,7 +32,7 @@ struct Task {
   bool add;
 };
 
-// The quantized rows of one thread's calls. Helpers that come late may read them: they are never freed.
+// Memory for the quantized rows of one thread's calls. Helpers that come late may read it, so it is never freed.
 struct Scratch {
   int16_t* values;
   float* scales;

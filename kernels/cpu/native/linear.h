@@ -1,4 +1,4 @@
-// The products of rows with matrices of small integers: one matrix, or one of several for each row.
+// Products of rows with matrices of small integers: one matrix for all rows, or one of several for each row.
 #pragma once
 
 #include "dtype.h"

@@ -29,7 +29,7 @@ bool has_nibbles(Kind kind) { return kind == kInt4 || kind == kQ4K; }
 
 int64_t whole(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// The numbers of one output that a group's inputs stand for: out [kGroup].
+// Write the numbers that a group of one output stands for to out [kGroup].
 void dequantize_group(const Part& part, int64_t output, int64_t group, float* out) {
   const int64_t place = place_of(part, output, group), above = place_above(part, output, group);
   const uint8_t* factors = part.factors + factors_place(part, output, group);

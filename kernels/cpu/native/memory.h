@@ -1,6 +1,6 @@
-// Memory for matrices, rows and threads.
+// Allocates memory for matrices, rows and threads.
 //
-// Built with LORIKEET_FAILS_ALLOCATIONS, which tests alone set, the allocation that they name fails.
+// If built with LORIKEET_FAILS_ALLOCATIONS, as tests alone do, the allocation that they choose fails.
 #pragma once
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 namespace lorikeet {
 
 #ifdef LORIKEET_FAILS_ALLOCATIONS
-// Allocations until the one that fails; below 0 none does.
+// The number of allocations before the one that fails; below 0 none fails.
 extern int64_t allocations_left;
 inline bool fails() { return allocations_left >= 0 && allocations_left-- == 0; }
 #else

@@ -1,4 +1,4 @@
-// From the blocks of a file to matrices that stand for the same numbers: https://github.com/ggml-org/ggml,
+// Converts the blocks of a file to matrices that stand for the same numbers: https://github.com/ggml-org/ggml,
 // docs/gguf.md and src/ggml-quants.c.
 #include <string.h>
 
@@ -23,7 +23,7 @@ void split_nibbles(const uint8_t* p, int64_t count, uint8_t* q) {
   for (int64_t i = 0; i < count; i++) q[i] = p[i] & 15, q[count + i] = p[i] >> 4;
 }
 
-// Blocks of 32: half scale, 16 bytes of nibbles. Of 4 bits less 8.
+// A block has 32 numbers: a scale in half, 16 bytes of nibbles. A number is scale * (nibble - 8).
 bool fill_q4_0(const Source& source, const Part& part, int64_t output, int64_t group) {
   const uint8_t* block = block_of(source, output, group);
   const uint16_t scale = half_at(block), minimum = to_half(-8.0f * from_half(scale));
@@ -35,7 +35,7 @@ bool fill_q4_0(const Source& source, const Part& part, int64_t output, int64_t g
   return is_finite_half(scale) && is_finite_half(minimum);
 }
 
-// Blocks of 32: half scale, half minimum, 16 bytes of nibbles.
+// A block has 32 numbers: a scale and a minimum in half, 16 bytes of nibbles. A number is scale * nibble + minimum.
 bool fill_q4_1(const Source& source, const Part& part, int64_t output, int64_t group) {
   const uint8_t* block = block_of(source, output, group);
   const uint16_t scale = half_at(block), minimum = half_at(block + 2);
@@ -47,7 +47,7 @@ bool fill_q4_1(const Source& source, const Part& part, int64_t output, int64_t g
   return is_finite_half(scale) && is_finite_half(minimum);
 }
 
-// Blocks of 32: half scale, 32 signed bytes.
+// A block has 32 numbers: a scale in half, 32 signed bytes. A number is scale * byte.
 bool fill_q8_0(const Source& source, const Part& part, int64_t output, int64_t group) {
   const uint8_t* block = block_of(source, output, group);
   scales_of(part)[place_of(part, output, group)] = half_at(block);
@@ -57,7 +57,8 @@ bool fill_q8_0(const Source& source, const Part& part, int64_t output, int64_t g
   return is_finite_half(half_at(block));
 }
 
-// Blocks of 256: half scale, half minimum, 8 scales and minima of 6 bits in 12 bytes, and for each 64 numbers 32 bytes.
+// A block has 256 numbers: a scale and a minimum in half, 8 scales and 8 minima of 6 bits in 12 bytes, and 32 bytes for
+// each 64 numbers of 4 bits.
 bool fill_q4_k(const Source& source, const Part& part, int64_t output, int64_t number) {
   const uint8_t* block = block_of(source, output, number);
   const uint8_t *six = block + 4, *nibbles = block + 16;
@@ -78,7 +79,8 @@ bool fill_q4_k(const Source& source, const Part& part, int64_t output, int64_t n
   return is_finite_half(scale) && is_finite_half(minimum);
 }
 
-// Blocks of 256: 128 bytes with the lower 4 bits, 64 with the upper 2, 16 signed scales, half scale. Of 6 bits less 32.
+// A block has 256 numbers of 6 bits, each less 32: 128 bytes with the lower 4 bits, 64 with the upper 2, 16 signed
+// scales, a scale in half.
 bool fill_q6_k(const Source& source, const Part& part, int64_t output, int64_t number) {
   const uint8_t* block = block_of(source, output, number);
   const uint8_t *lower = block, *upper = block + 128, *scales = block + 192;

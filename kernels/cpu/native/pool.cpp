@@ -22,21 +22,22 @@ constexpr int kWords = sizeof(Job) / 8;
 constexpr int kUnitBits = 24;
 constexpr uint64_t kUnitMask = (1u << kUnitBits) - 1;
 constexpr int kSpins = 2000;               // before a helper sleeps: some 50 microseconds
-// Of a thread that waits, before it takes a unit away from another. A helper whose unit was taken away may read what
-// later jobs write; a sanitizer of threads cannot know that nothing comes of it, and is given more patience than jobs take.
+// The time that a thread waits before it takes a unit away from another. A helper whose unit was taken away may read
+// what later jobs write. That is harmless, but a thread sanitizer cannot know it, so its build waits for longer than
+// jobs take.
 #ifndef LORIKEET_PATIENCE_NS
 #define LORIKEET_PATIENCE_NS 3000
 #endif
 constexpr int64_t kLeastPatienceNs = LORIKEET_PATIENCE_NS;
 
-// The job, open to claims: its generation and the next unit. Helpers read the words between a load of `claim` and an
+// The present job's generation, and the next unit to claim. Helpers read the words between a load of `claim` and an
 // exchange that succeeds only if nothing was claimed or published meanwhile.
 std::atomic<uint64_t> claim{kUnitMask};
 std::atomic<uint64_t> words[kWords];
 std::atomic<int64_t> job_units{0};
 std::atomic<int> job_helpers{0};
 
-// For each unit, generation << 2 | state of its last job. A unit that a helper computes has an older generation.
+// The state of each unit's last job, as generation << 2 | state. A unit that a helper computes has an older generation.
 enum : uint64_t { kDone = 1, kStoring = 2 };
 std::atomic<uint64_t> states[kMaxUnits];
 
@@ -160,7 +161,7 @@ void* helper_main(void* argument) {
   return nullptr;
 }
 
-// Start helpers until there are so many, as far as the system allows.
+// Start helpers until there are as many as wanted, or as the system allows.
 void start_helpers(int wanted) {
   sigset_t all, before;
   sigfillset(&all);

@@ -38,7 +38,7 @@ static_assert(std::is_trivially_copyable<Job>::value && sizeof(Job) % 8 == 0, "c
 // Compute units 0 to num_units - 1, at most kMaxUnits, by at most num_threads threads with the caller's own.
 void run(const Job& job, int64_t num_units, int num_threads);
 
-// Return once no helper reads what jobs that are over read.
+// Wait until no helper reads the memory that finished jobs have read.
 void wait_for_helpers();
 
 // Return memory of this thread for what one job reads, at most kMostLentBytes. It is lent again only once no helper reads

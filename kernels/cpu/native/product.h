@@ -1,4 +1,4 @@
-// Products with a matrix of small integers, as all of this folder's files see them.
+// The structs of products with a matrix of small integers, for all files of this folder.
 //
 // A group is 32 inputs. A weight stands for scale * q + minimum, with an integer q of its own; see Kind for what each
 // format has of these. Inputs: round(x / scale) in -32767..32767, a scale in float32 for each row and group. Sums are
@@ -28,7 +28,8 @@ enum Kind : int32_t {
 };
 constexpr int kKinds = 5;
 
-// Outputs of one format. All sections lie in the memory of weights, one after the other, each at a multiple of 64 bytes.
+// The outputs of a matrix that have one format. All sections lie in the memory of weights, one after the other, each at
+// a multiple of 64 bytes.
 // weights: for each block and group, of 8 bits: for each 2 inputs [16 outputs][2 inputs]; of 4 bits: for each 8 inputs
 //     [16 outputs][2 inputs] of 16 bits, whose lowest 4 are of inputs 0 and 1, the next of 2 and 3.
 // scales, minima: [blocks][groups, or supers of a K format][16]. factors, of K formats: [blocks][groups][2][16], of
@@ -43,24 +44,26 @@ struct Part {
   Kind kind;
 };
 
-// Parts lie one after the other: all but the last have a multiple of 16 outputs.
+// A matrix of several parts, one after the other: all but the last have a multiple of 16 outputs.
 struct Matrix {
   int64_t num_outputs, num_inputs, num_groups, num_parts;
   Part parts[kMostParts];
 };
 
-// values [rows][groups * 32]; scales [rows][groups]; sums [rows][groups]: the sum of a group's values, times its scale.
+// Quantized rows: values [rows][groups * 32]; scales [rows][groups]; sums [rows][groups]: the sum of a group's values,
+// times its scale.
 struct Rows {
   const int16_t* values;
   const float* scales;
   const float* sums;
 };
 
-// One block of outputs of a part for num_rows rows from first_row: out [num_rows][stride], 16 of each row are written.
+// A function that computes one block of outputs of a part for num_rows rows from first_row: out [num_rows][stride], of
+// which 16 numbers of each row are written.
 using Tile = void (*)(const Part& part, int64_t block, const Rows& rows, int64_t first_row, int64_t num_rows, float* out,
                       int64_t stride);
 
-// By Kind.
+// The tiles of each path, by Kind.
 extern const Tile tiles_plain[kKinds];
 extern const Tile tiles_avx2[kKinds];
 extern const Tile tiles_avx_vnni[kKinds];

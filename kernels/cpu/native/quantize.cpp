@@ -1,4 +1,4 @@
-// From weights in float32 to matrices of 8-bit and 4-bit integers.
+// Quantizes weights in float32 to matrices of 8-bit and 4-bit integers.
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ float rounded(float w, float scale) {
   return value > 127.0f ? 127.0f : value < -127.0f ? -127.0f : value;
 }
 
-// The sum of squares of what the weights of a group lose by this scale.
+// Return the sum of squared errors of a group's weights with this scale.
 double loss(const float* w, float scale) {
   double sums[4] = {};
   for (int i = 0; i < kGroup; i += 4) {
@@ -30,7 +30,8 @@ double loss(const float* w, float scale) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Of the numbers in bfloat16 near the largest weight / 127, the one that loses least; 0 for a group of zeros.
+// Return the scale with the least error among the numbers in bfloat16 near the largest weight / 127; 0 for a group of
+// zeros.
 uint16_t best_scale(const float* w, float bound) {
   if (bound < 1e-30f) return 0;
   const float middle = bound / 127.0f;
@@ -54,7 +55,7 @@ struct Source {
   const float* importance;
 };
 
-// Copy the weights of a group, the last one again up to its end. Returns false if one is not finite.
+// Copy the weights of a group; beyond the last input, repeat the last weight. Returns false if one is not finite.
 bool take_group(const Source& source, int64_t output, int64_t group, float* w) {
   const int64_t rest = source.num_inputs - group * kGroup, count = rest < kGroup ? rest : kGroup;
   memcpy(w, source.weight + output * source.num_inputs + group * kGroup, count * sizeof(float));
@@ -85,7 +86,7 @@ float rounded4(float w, float minimum, float factor) {
   return value > 15.0f ? 15.0f : value < 0.0f ? 0.0f : value;
 }
 
-// The importance of the weights of a group, 0 after its end.
+// Copy the importance of the weights of a group, 0 beyond the last input.
 void take_importance(const Source& source, int64_t group, float* importance) {
   for (int i = 0; i < kGroup; i++) {
     const int64_t input = group * kGroup + i;
@@ -93,8 +94,8 @@ void take_importance(const Source& source, int64_t group, float* importance) {
   }
 }
 
-// The sum of squares of what the weights of a group lose, each times its importance, halves of the group added up until
-// one number is left.
+// Return the sum of a group's squared errors, each times its importance; halves of the group are added up until one
+// number is left.
 float loss4(const float* w, const float* importance, float scale, float minimum, float factor) {
   float sums[kGroup];
   for (int i = 0; i < kGroup; i++) {
@@ -107,7 +108,8 @@ float loss4(const float* w, const float* importance, float scale, float minimum,
   return sums[0];
 }
 
-// Of ranges that leave out nothing or little of the smallest and largest weights, the one that loses least.
+// Quantize a group with the range of the least error, among ranges that leave out nothing or little of the smallest and
+// largest weights.
 bool fill_int4(const Source& source, const Part& part, int64_t output, int64_t group) {
   float w[kGroup], importance[kGroup];
   if (!take_group(source, output, group, w)) return false;

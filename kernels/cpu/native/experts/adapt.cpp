@@ -25,7 +25,7 @@ struct Piece {
   int64_t expert, adapter, first, count;
 };
 
-// A job: lent, so that it stays as it is while any helper reads it.
+// The task of a job. It is in lent memory, which stays as it is while any helper reads it.
 struct Call {
   const RowKernels* kernels;
   AdaptedExperts experts;
@@ -41,7 +41,7 @@ struct Task {
   const Call* call;
 };
 
-// Numbers of one thread's calls. Helpers that come late may read them: they are never freed.
+// Memory of one thread's calls. Helpers that come late may read it, so it is never freed.
 struct Scratch {
   float* x;
   float* shrunk;
@@ -85,7 +85,7 @@ void compute_shrink(const Call& call, int64_t unit, float* buffer) {
   }
 }
 
-// A piece, and some outputs of one projection. column: the first of them in y.
+// A piece of rows, and some outputs of one projection. column: the first of these outputs in y.
 struct Area {
   const Piece* piece;
   int64_t projection, first, count, column;
@@ -150,8 +150,8 @@ int by_pair(const void* first, const void* second) {
   return a.row < b.row ? -1 : 1;
 }
 
-// Find rows with adapters from a row on, at most kMostRows of them, by expert, then adapter. Returns how many, and moves
-// row and expert, and the row behind that expert's last one, on.
+// Find the next rows with adapters, at most kMostRows, sorted by expert, then adapter. Returns their number, and
+// advances row, expert and end, the row behind the expert's last one.
 int64_t take_rows(const AdaptedExperts& e, int64_t& row, int64_t& expert, int64_t& end, Row* rows) {
   int64_t found = 0;
   for (; row < e.num_rows && found < kMostRows; row++) {

@@ -9,7 +9,7 @@ namespace {
 
 inline Lanes silu(Lanes x) { return divide(x, add(splat(1.0f), exponential(subtract(zeros(), x)))); }
 
-// By the approximation with tanh (Hendrycks and Gimpel, 2016): (1 + tanh(u)) / 2 = 1 - 1 / (e^2u + 1).
+// Compute gelu by the approximation with tanh (Hendrycks and Gimpel, 2016): (1 + tanh(u)) / 2 = 1 - 1 / (e^2u + 1).
 inline Lanes gelu(Lanes x) {
   const Lanes cube = multiply(multiply(x, x), x);
   const Lanes twice = multiply(splat(1.59576912f), multiply_add(splat(0.044715f), cube, x));

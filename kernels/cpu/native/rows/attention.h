@@ -12,14 +12,15 @@
 namespace lorikeet {
 namespace {
 
-// What one query has seen: the largest score, the sum of weights below it, and their values [padded_dim].
+// The running sums of one query: the largest score so far, the sum of weights relative to it, and the weighted sum of
+// values [padded_dim].
 struct Query {
   const float* q;
   float *largest, *total, *values;
   int64_t first, last;  // positions of the block that it sees
 };
 
-// c tanh(s / c), where tanh(u) = 1 - 2 / (e^2u + 1).
+// Bound scores: c tanh(s / c), where tanh(u) = 1 - 2 / (e^2u + 1).
 inline Lanes bounded(Lanes scores, float cap) {
   const Lanes power = exponential(multiply(scores, splat(2.0f / cap)));
   return subtract(splat(cap), divide(splat(2.0f * cap), add(power, splat(1.0f))));
@@ -61,7 +62,7 @@ inline void attend_block(const T* keys, const T* values, int64_t head_dim, int64
   }
 }
 
-// Positions of a block that a row sees; none where first >= last.
+// Find the positions [first, last) of a block that a row sees; none where first >= last.
 inline void visible(const AttentionTile& tile, int64_t row, int64_t block, int64_t* first, int64_t* last) {
   const int64_t position = tile.first_position + row, start = block * kCacheBlock;
   const int64_t least = tile.window && position >= tile.window ? position - tile.window + 1 : 0;

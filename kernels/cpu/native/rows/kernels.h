@@ -1,4 +1,4 @@
-// What a decoder computes beside its products, as one table of functions for each kind of processor.
+// The operations of a decoder beside its products, as one table of functions for each kind of processor.
 //
 // All numbers are in float32 but for cached keys and values and the factors of adapters, which have a dtype of their own.
 // Nothing needs to be aligned. Every table gives the same bits, and those of a row depend on that row alone.
@@ -24,18 +24,19 @@ namespace {
 
 inline int64_t padded_dim(const CacheShape& shape) { return (shape.head_dim + 15) / 16 * 16; }
 
-// Numbers of one head of a block, and of a whole block.
+// Return how many numbers one head of a block has, and a whole block.
 inline int64_t head_size(const CacheShape& shape) { return kCacheBlock * (shape.head_dim + padded_dim(shape)); }
 inline int64_t block_size(const CacheShape& shape) { return shape.num_heads * head_size(shape); }
 
-// Floats that `attend` needs for so many pairs of a row and a head.
+// Return how many floats `attend` needs for pairs of a row and a head.
 inline int64_t attention_floats(const CacheShape& shape, int64_t pairs) { return pairs * (padded_dim(shape) + 2); }
 
 }  // namespace
 
 // Consecutive positions of one sequence, and the query heads that share one head of keys and values.
-// q: the first head of the first row, of numbers that are scaled; heads are head_dim apart, rows q_stride. blocks: those
-// of the sequence. softcap c, unless 0: scores s become c tanh(s / c). A position sees itself and those before it, no more than window of them unless that is 0.
+// q: the first head of the first row, scaled already; heads are head_dim apart, rows q_stride. blocks: the blocks of
+// the sequence. softcap c: scores s become c tanh(s / c); 0: they are not bounded. A position sees itself and the
+// positions before it, at most `window` of them; 0: all.
 struct AttentionTile {
   const float* q;
   int64_t q_stride, num_rows, group;

@@ -30,7 +30,7 @@ inline Lanes splat(float x) { return {_mm512_set1_ps(x)}; }
 inline Lanes load(const float* x) { return {_mm512_loadu_ps(x)}; }
 inline Lanes widened(__m256i halves) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))}; }
 inline Lanes load(const uint16_t* x) { return widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
-// The first n numbers, and zeros.
+// Load the first n numbers, and zeros in the other lanes.
 inline Lanes load_some(const float* x, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), x)}; }
 inline Lanes load_some(const uint16_t* x, int64_t n) { return widened(_mm256_maskz_loadu_epi16(first_lanes(n), x)); }
 inline void store(float* x, Lanes a) { _mm512_storeu_ps(x, a.v); }
@@ -40,14 +40,14 @@ inline Lanes subtract(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Lanes multiply(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Lanes divide(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// a where it is greater, else b, also where one is no number.
+// Return a where it is greater, else b, also where one is NaN.
 inline Lanes greater(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Lanes less(Lanes a, Lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
-// Lanes [first, last) of a, and another number in the others.
+// Return lanes [first, last) of a, and `other` in all other lanes.
 inline Lanes keep(Lanes a, int64_t first, int64_t last, float other) {
   return {_mm512_mask_mov_ps(_mm512_set1_ps(other), first_lanes(last) & ~first_lanes(first), a.v)};
 }
-// 2 to the power of the integer in the lowest bits of each lane.
+// Return 2 to the power of the integer in the lowest bits of each lane.
 inline Lanes power_of_two(Lanes a) {
   return {_mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23), _mm512_set1_epi32(0x3f800000)))};
@@ -191,7 +191,7 @@ inline float greatest(Lanes a) {
 
 inline Lanes zeros() { return splat(0.0f); }
 
-// e to the power of each lane, to about one unit of the last place; below -87 some 1e-38, above 88 some 1e38.
+// Return e to the power of each lane, to about one unit of the last place; below -87 about 1e-38, above 88 about 1e38.
 inline Lanes exponential(Lanes x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: added, it leaves the nearest integer in the lowest bits
   x = less(splat(88.0f), greater(splat(-87.0f), x));

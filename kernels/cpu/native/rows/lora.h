@@ -1,4 +1,4 @@
-// Low-rank adapters (Hu et al., 2021): shrink is x A^T, expand adds h B^T, B lying transposed as [rank][out].
+// Low-rank adapters (Hu et al., 2021): shrink computes x A^T, expand adds h B^T. B lies transposed as [rank][out].
 #pragma once
 
 #include "kernels.h"

@@ -14,13 +14,13 @@ namespace {
 
 int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Inputs and outputs of the largest products.
+// Return the inputs, and below the outputs, of the largest product.
 int64_t most_inputs(const Decoder& d) { return larger(larger(d.model.hidden, q_size(d)), d.model.intermediate); }
 int64_t most_outputs(const Decoder& d) { return larger(q_size(d) + 2 * kv_size(d), 2 * d.model.intermediate); }
 int64_t most_groups(const Decoder& d) { return (most_inputs(d) + kGroup - 1) / kGroup; }
 int64_t most_blocks(const Decoder& d) { return (d.model.max_position / kCacheBlock + 1) * d.model.num_tables; }
 
-// A tile's rows: fewer where a row's heads take much of a thread's buffer.
+// Return the rows of a tile: fewer where a row's heads take much of a thread's buffer.
 int64_t tile_rows(const Decoder& d) {
   const int64_t fit = kBufferFloats / attention_floats(d.cache, d.model.num_heads / d.cache.num_heads);
   return fit < kTileRows ? fit : kTileRows;
@@ -59,7 +59,7 @@ int64_t rank_of(const Factors* adapter, int64_t layer, int64_t group) {
   return rank;
 }
 
-// Note which products the step's adapters change, and return the most ranks that a row has in one of them.
+// Record which products the step's adapters change, and return the most ranks that a row has in one of them.
 int64_t note_adapters(Decoder& d, const Step& step) {
   int64_t most = 0;
   const Factors* last = nullptr;
@@ -92,8 +92,8 @@ bool reserve_rows(Decoder& d, int64_t rows) {
   return true;
 }
 
-// Take the rows of a step that are others than those of the last one. Where there is no memory for them the decoder has
-// no rows afterwards, which is what the next step starts from.
+// Store the rows of a step, if they differ from those of the last one. Without memory for them, the decoder has no rows
+// afterwards, and the next step starts from that.
 bool take_rows(Decoder& d, const Step& step) {
   wait_for_helpers();
   d.num_rows = d.num_chunks = d.num_tiles = d.num_adapted = 0;
@@ -115,7 +115,8 @@ bool take_rows(Decoder& d, const Step& step) {
   return true;
 }
 
-// Copy the blocks of all chunks. What lies behind them stays as it was: numbers of blocks, in room for one more sequence.
+// Copy the blocks of all chunks. The rest of the memory, which has room for one more sequence, keeps valid numbers of
+// blocks.
 bool take_blocks(Decoder& d, const Step& step) {
   if (step.num_block_ids + most_blocks(d) > d.room_blocks) {
     wait_for_helpers();

@@ -13,7 +13,7 @@ namespace lorikeet {
 constexpr int64_t kTileRows = 16;  // of a prompt, which attend or shrink together
 constexpr int64_t kShrinkSplits = 2;
 
-// Rows of one chunk.
+// Some rows of one chunk.
 struct Piece {
   int64_t chunk, first_row, num_rows;
 };
@@ -49,7 +49,8 @@ struct Decoder {
 int64_t q_size(const Decoder& d);
 int64_t kv_size(const Decoder& d);
 
-// Returns null if there is no memory, or a shape is one that these kernels do not compute. path: see interface.cpp.
+// Make a decoder that computes on a path. Returns null if there is no memory, or if these kernels do not compute a
+// model of this shape.
 Decoder* new_decoder(const Model& model, const Layer* layers, const Path& path);
 
 void free_decoder(Decoder* decoder);
@@ -64,19 +65,19 @@ bool go_on(Decoder& decoder, const Step& step, int num_threads, const int32_t* p
 
 // Jobs of one step, each for all its rows.
 
-// Where the input of a product comes from.
+// The source of a product's input.
 enum Source : int64_t { kNormed = 0, kAttended = 1, kGated = 2 };
 
-// Make the input of a group's product, quantized, and in float32 if adapters or the next job read that.
+// Compute the input of a group's product, quantized, and in float32 too if adapters or the next job read that.
 void prepare_inputs(const Decoder& d, int64_t layer, Group group, const float* norm);
 
 // Rotate queries and keys of `out`; write keys and values to the cache, and queries, scaled, to `q`.
 void rotate_rows(const Decoder& d, int64_t layer);
 
-// Attend by `q` into `inputs`.
+// Compute attention of the queries `q`, and write it to `inputs`.
 void attend_rows(const Decoder& d, int64_t layer);
 
-// Write a group's product, with what adapters add, to `out`, or add it to `x`.
+// Write a group's product with the adapters' products to `out`, or add it to `x`.
 void multiply_rows(const Decoder& d, int64_t layer, Group group, bool add_to_x);
 
 // Add the norm of `out` to `x`.

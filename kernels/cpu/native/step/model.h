@@ -12,7 +12,8 @@ constexpr int64_t kGroups = 4;
 constexpr int64_t kProjections = 7;  // q, k, v, o, gate, up, down
 constexpr int64_t kFirstProjection[kGroups + 1] = {0, 3, 4, 6, 7};  // of each group
 
-// What an adapter adds to one projection of one layer: scaling * (x a^T) b. a [rank][in], b [rank][out]. rank 0: nothing.
+// An adapter's matrices for one projection of one layer, which add scaling * (x a^T) b. a [rank][in], b [rank][out].
+// rank 0: the adapter adds nothing.
 struct Factors {
   const void* a;
   const void* b;
@@ -21,7 +22,7 @@ struct Factors {
   int64_t dtype;  // of a and b
 };
 
-// Norms, biases and angles are in float32; those that a model lacks are null, and then the input is what is not normed. bias: of each group's product.
+// Norms, biases and angles are in float32, and null where the model has none. biases: the bias of each group's product.
 struct Layer {
   const Matrix* products[kGroups];
   const float* biases[kGroups];
@@ -51,7 +52,8 @@ struct Chunk {
   const Factors* adapter;
 };
 
-// Chunks lie in the order of their rows. hidden [num_outputs][hidden]: where the rows of output_rows are written.
+// The input and the output of one step. Chunks lie in the order of their rows. hidden [num_outputs][hidden]: the memory
+// that the rows of output_rows are written to.
 struct Step {
   const int64_t* tokens;
   const Chunk* chunks;

@@ -27,14 +27,14 @@ struct ProductTask {
 
 int64_t projections(Group group) { return kFirstProjection[group + 1] - kFirstProjection[group]; }
 
-// Where the ranks of a group's projection begin in a row of `shrunk`.
+// Return where the ranks of a group's projection begin in a row of `shrunk`.
 int64_t first_rank(const Factors* factors, Group group, int64_t projection) {
   int64_t first = 0;
   for (int64_t p = kFirstProjection[group]; p < projection; p++) first += factors[p].rank;
   return first;
 }
 
-// A part of a projection's ranks, for a piece.
+// Some ranks of a projection, for a piece of rows.
 struct Ranks {
   const Piece* piece;
   const Factors* factors;
@@ -91,7 +91,7 @@ int64_t outputs_of(const Decoder& d, int64_t projection) {
   }
 }
 
-// Add to outputs [first, last) of one row what its adapter adds.
+// Add the product of a row's adapter to its outputs [first, last).
 void expand_row(const ProductTask& task, int64_t row, int64_t first, int64_t last, float* out) {
   const Decoder& d = *task.d;
   const Factors* factors = d.chunks[d.chunk_of_row[row]].adapter;
@@ -111,7 +111,7 @@ void expand_row(const ProductTask& task, int64_t row, int64_t first, int64_t las
   }
 }
 
-// Ask for what `expand_row` reads: pieces of the rows of B, too short for the processor to see them coming.
+// Prefetch what `expand_row` reads: pieces of the rows of B, too short for the processor to prefetch by itself.
 void prefetch_factors(const ProductTask& task, int64_t row, int64_t first, int64_t last) {
   const Decoder& d = *task.d;
   const Factors* factors = d.chunks[d.chunk_of_row[row]].adapter;
@@ -174,7 +174,7 @@ void store_product(const ProductTask& task, int64_t unit, const float* buffer) {
   }
 }
 
-// Units of a job of both: shrinks come first.
+// The units of a job of shrinks and products; shrinks come first.
 
 void compute(const ProductTask& task, int64_t unit, float* buffer) {
   if (unit < task.num_shrinks) compute_shrink(task, unit, buffer);
@@ -188,7 +188,7 @@ void store(const ProductTask& task, int64_t unit, const float* buffer) {
   else store_product(task, unit - task.num_shrinks, buffer);
 }
 
-// Units of the product alone, after its shrinks.
+// The units of the product alone, after its shrinks.
 void compute_expanded(const ProductTask& task, int64_t unit, float* buffer) {
   compute_product(task, unit, buffer);
   expand_product(task, unit, buffer);

@@ -17,7 +17,7 @@ struct InputTask {
   bool keeps_floats;
 };
 
-// Where, in floats, a buffer has the quantized values, their scales and their sums, after [width] floats.
+// Return where, in floats, a buffer has the quantized values, their scales and their sums, after [width] floats.
 int64_t values_place(const InputTask& task) { return (task.width + 15) / 16 * 16; }
 int64_t scales_place(const InputTask& task) { return values_place(task) + task.num_groups * kGroup / 2; }
 int64_t sums_place(const InputTask& task) { return scales_place(task) + task.num_groups; }

@@ -1,4 +1,5 @@
-// Products by AVX2: weights widened to 16 bits, then pairs of products added up in 32. A whole group fits these.
+// Products by AVX2: weights are widened to 16 bits, then pairs of products are added up in 32 bits, which hold the sum
+// of a group.
 #if defined(__x86_64__)
 #include "avx2_lanes.h"
 #include "quantize_row.h"

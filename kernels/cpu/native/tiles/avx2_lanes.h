@@ -1,4 +1,4 @@
-// What AVX2 and AVX-VNNI share: 8 outputs in a register (see tile.h).
+// The instructions that AVX2 and AVX-VNNI share: 8 outputs in a register (see tile.h).
 #pragma once
 
 #include <immintrin.h>
@@ -35,7 +35,7 @@ struct Avx2Lanes {
   static __m256 add_product(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
   static void store(float* out, __m256 a) { _mm256_storeu_ps(out, a); }
 
-  // A pair of inputs for every output.
+  // Return a pair of inputs in the lanes of all outputs.
   static __m256i broadcast(const int16_t* pair) {
     int32_t both;
     memcpy(&both, pair, 4);

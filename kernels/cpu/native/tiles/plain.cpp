@@ -6,7 +6,7 @@
 namespace lorikeet {
 namespace {
 
-// All outputs of a block, one after the other in each operation.
+// The instructions of tile.h for all outputs of a block, computed one after the other.
 struct Plain {
   static constexpr int64_t kLanes = kBlock;
   struct Words { int16_t at[kBlock][2]; };

@@ -17,8 +17,9 @@ namespace {
 
 constexpr int64_t kLine = 64;  // bytes of a cache line
 
-// Formats: weights of a pair of inputs, and the scale and minimum of a group. place: of block and group; above: of block
-// and super; kLaneBytes: of weights between neighbouring outputs.
+// Formats: each gives the weights of a pair of inputs, and the scale and minimum of a group. place: the index of a
+// block's group; above: the index of a block's super; kLaneBytes: the bytes from one output's weights to the next
+// one's.
 
 template <class I>
 struct Int8Format {
@@ -65,8 +66,8 @@ struct Q6KFormat : Int8Format<I> {
   }
 };
 
-// kLanes outputs of R rows. kChains: sums of each row that are made side by side, so that none waits for the one before.
-// ahead: the bytes from each weight to one that is asked for, since it is needed later; 0: nothing is.
+// Compute kLanes outputs of R rows. kChains: the sums of each row that are computed side by side, so that none waits
+// for the one before. ahead: the bytes from each weight to one that is prefetched; 0: none is.
 // Integers add up to the same in any order. All inner loops are unrolled, else a compiler keeps the sums in memory.
 template <class I, template <class> class Format, int R, int kChains>
 inline void lanes_of(const Part& part, int64_t block, int64_t lane, const Rows& rows, int64_t row, float* out,
@@ -123,9 +124,10 @@ inline void rows_of(const Part& part, int64_t block, const Rows& rows, int64_t r
   }
 }
 
-// All rows in as few passes over the weights as there can be. The last one asks for the weights of the next block: no
-// processor sees them coming while passes begin anew in this one. kMost: the most rows of a pass, whose sums fit into
-// registers. kWide: the rows that keep a processor busy with one chain of sums each; half of them take two, fewer four.
+// Compute all rows in as few passes over the weights as possible. The last pass prefetches the weights of the next
+// block, which a processor does not do by itself while passes begin anew in this block. kMost: the most rows of a pass,
+// whose sums fit into registers. kWide: the rows that keep a processor busy with one chain of sums each; half of them
+// take two, fewer four.
 template <class I, template <class> class Format, int kWide, int R>
 inline void pass(const Part& part, int64_t block, const Rows& rows, int64_t row, int64_t num_rows, float* out,
                  int64_t stride, int64_t ahead) {
