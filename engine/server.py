@@ -420,9 +420,9 @@ class EngineServer:
             self._drain_requested = True
 
     def _batch_credits(self, now_s: float) -> dict[bytes, int]:
-        """Return each gateway's share of what the engine wants of the batch band beyond what it holds.
+        """Return the choices of the batch band that each gateway may submit, as the engine wants more than it holds.
 
-        Gateways with batch work share it equally. Any other, which may just have got some, is offered one choice, but
+        Gateways with batch work share them equally. Any other, which may just have got some, is offered one choice, but
         all of these together no more than half.
         """
         num_held = sum(flight.num_batch_choices for flight in self._in_flight.values())

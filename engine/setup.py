@@ -1,4 +1,7 @@
-"""From an `EngineConfig` to an engine: the device, and the parts around it wired together. No part of any step."""
+"""Builds an engine from an `EngineConfig`: the device, and the parts around it wired together.
+
+Takes no part in steps.
+"""
 
 from __future__ import annotations
 

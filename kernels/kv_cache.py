@@ -5,8 +5,8 @@ sequence owns gather into contiguous memory per head. A slot is block * block_si
 
 Semantics:
     cache[0, :, slots[n]] = k[n]        cache[1, :, slots[n]] = v[n]
-    NaN becomes 0 and an infinity the largest number: a block is read, at weight 0, by whoever owns it next, and
-    0 * NaN is not 0.
+    NaN becomes 0 and an infinity the largest number: a block is read, at weight 0, by its next owner, and 0 * NaN is
+    not 0.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
 
 
 def _quantized(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:
-    """Yield the products of a layer's last matrix in each of the formats, with a bias and added to what is there."""
+    """Yield the products of a layer's last matrix in each of the formats, with a bias, added to an existing output."""
     num_inputs, (num_outputs,) = target.groups["down"]
     x = empty(num_rows, num_inputs, dtype=target.dtype)
     out = empty(num_rows, num_outputs, dtype=target.dtype)

@@ -1,7 +1,7 @@
 """Sorts the names in an archive or folder: an adapter's two files, names to ignore, names that make it be refused.
 
-Works on names and kinds alone. Names never become paths: of all members, only the two files are taken, and their names
-are ours.
+Works on names and kinds alone. Names never become paths: of all members, only the two files are taken, under names of
+our own.
 """
 
 from __future__ import annotations

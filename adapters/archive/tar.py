@@ -88,7 +88,7 @@ class Inflated(Plain):
 def unpack_tar(source: Plain, output: Output) -> list[str]:
     """Unpack a tar archive's files into `output`; return the names of the members that were ignored.
 
-    Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
+    Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds a forbidden member.
     """
     members = Members()
     # As a stream, since to seek in gzip data is to inflate them again.

@@ -47,7 +47,7 @@ class _Bounded:
 def unpack_zip(file: BinaryIO, output: Output) -> list[str]:
     """Unpack a zip archive's files into `output`; return the names of the members that were ignored.
 
-    Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
+    Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds a forbidden member.
     """
     members = Members()
     bounded: Any = _Bounded(file)

@@ -1,8 +1,8 @@
 r"""The keys of PEFT's `rank_pattern` and `alpha_pattern`: the modules they mean, at a cost that strangers can't choose.
 
 PEFT matches each key as the regular expression `(.*\.)?(key)$` against a module's name; the first key in file order
-that matches wins. Python's `re` can take exponential time, and keeps all other threads waiting meanwhile. So only a
-part of its language is taken (what people write in these files), matched by an automaton of our own in counted steps.
+that matches wins. Python's `re` can take exponential time, and keeps all other threads waiting meanwhile. So only the
+part of its language that people write in these files is taken, and matched by an automaton of our own in counted steps.
 """
 
 from __future__ import annotations

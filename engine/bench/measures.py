@@ -1,4 +1,4 @@
-"""From traces to figures: percentiles, rates over the time in which the engine was full, and the spread of times."""
+"""Computes figures of traces: percentiles, rates while the engine was full, and the spread of times."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _longest_of_rope(raw: Mapping[str, Any]) -> int:
 def tensors_of(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of each tensor, from the heads of a folder's files.
 
-    A file that is none of safetensors' gives nothing: the engine refuses it when it loads the weights.
+    Nothing is yielded of a file in another format than safetensors: the engine refuses it when it loads the weights.
     """
     for path in sorted(folder.glob("*.safetensors")):
         try:

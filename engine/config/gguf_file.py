@@ -23,7 +23,7 @@ BLOCKS = {
     7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 30: ("BF16", 1, 2),
 }  # fmt: skip
-"""By the number of a format: its name, and the numbers and bytes of a block."""
+"""The name of each format, and the numbers and bytes of its blocks, by the format's number."""
 
 COMPUTED = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 """Formats whose blocks the kernels for CPUs multiply by; matrices in others are rounded to 8-bit integers."""

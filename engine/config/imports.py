@@ -1,4 +1,4 @@
-"""Imports of a process that runs for long: without the garbage collector, which would only slow them down.
+"""Imports without the garbage collector, which would only slow them down, for processes that run for long.
 
 Knows nothing of what is imported.
 """

@@ -1,4 +1,4 @@
-"""From a plan to the tensors of one step on a CPU: its tokens, and the cached positions that each of them sees."""
+"""Makes the tensors of one step on a CPU from its plan: its tokens, and the cached positions that each of them sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan to hidden states by the native kernels, a step in one call (`engine.model_runner.DevicePath`).
+"""Computes the hidden states of a plan by the native kernels, in one call (`engine.model_runner.DevicePath`).
 
 Adapters are multiplied where they lie: nothing of them is copied, and rows need no order. A step can pause between two
 jobs of the kernels: it has memory of its own, and others are computed meanwhile.

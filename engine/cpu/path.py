@@ -1,4 +1,4 @@
-"""A plan to hidden states on a CPU, its adapters in tables (`engine.model_runner.DevicePath`)."""
+"""Computes the hidden states of a plan on a CPU, with its adapters in tables (`engine.model_runner.DevicePath`)."""
 
 from __future__ import annotations
 

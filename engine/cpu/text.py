@@ -1,6 +1,6 @@
 """The hidden states of a fixed text by a model whose layers are read one by one, in any format of matrices.
 
-A model that is larger than the memory can be computed so. Knows nothing of what is measured by it.
+In this way a model that is larger than the memory can be computed. Knows nothing of what is measured by it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a plan to the integers of one step on a GPU, in NumPy. No tensors, no device.
+"""Writes the integers of one step on a GPU from its plan, in NumPy. No tensors, no device.
 
 Rows are the plan's, decodes first; a decode row is a sequence of one query, also where a draft shares its blocks with
 the token before it. A batch may have more rows than the plan, after its decodes and after its prompts, and more

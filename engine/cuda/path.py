@@ -1,4 +1,4 @@
-"""A plan to hidden states on a GPU (`engine.device.DevicePath`).
+"""Computes the hidden states of a plan on a GPU (`engine.device.DevicePath`).
 
 A plan is written into the integers of a captured graph that holds it, which is replayed; where there is none, its
 operations are launched one by one. Nothing here waits for the device.

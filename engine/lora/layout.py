@@ -1,4 +1,4 @@
-"""From a checkpoint's layout of matrices to the engine's: fused ones apart, and heads in the order of rotation.
+"""Converts a checkpoint's layout of matrices to the engine's: fused ones apart, and heads in the order of rotation.
 
 The same holds for adapters, whose fused modules become several that share one A. Knows no files.
 """

@@ -1,4 +1,4 @@
-"""From an adapter's files to memory: read once, checked once, kept in the host tier for the next time.
+"""Loads adapters from files to memory: read once, checked once, kept in the host tier for the next time.
 
 The bytes that are checked are the very bytes that are loaded: they must have the digest by which they were asked for,
 fit the base model, and be numbers in the engine's dtype.

@@ -1,4 +1,4 @@
-"""Adapters for the scheduler: asked for, loaded beside running steps, used, pinned, unloaded.
+"""Gives adapters to the scheduler: loads them beside running steps, pins and unloads them, and counts their users.
 
 A slot is reserved before its load begins, so no more adapters are in memory than there are slots. A load brings the
 adapter to the host tier (`engine.lora.loader`), where it waits until its bytes fit on the device; where bytes are

@@ -1,4 +1,4 @@
-"""From safetensors files or a GGUF file to a base model's weights, on their device and in the engine's dtype."""
+"""Reads a base model's weights from safetensors files or a GGUF file, to their device and in the engine's dtype."""
 
 from __future__ import annotations
 

@@ -99,7 +99,8 @@ class Decoder:
         """Set up the decoder.
 
         activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`.
-        sort_rows: as `kernels.experts.sorted_rows`, with what the weights' products of experts need.
+        sort_rows: takes the place of `kernels.experts.sorted_rows`, for products of experts that need more than its
+        result.
         """
         self._sort_rows = sort_rows
         self.config = config

@@ -53,7 +53,7 @@ class GgufWeights:
     def get_tensor(self, name: str) -> Tensor:
         """Return a tensor's numbers in float32, or bfloat16 or float16 where the file has those.
 
-        Raises UnsupportedModel: when its shape is none that a model has.
+        Raises UnsupportedModel: when no model has a tensor of its shape.
         """
         found = self._head.tensors[name]
         rows = self._in_order(name, found)

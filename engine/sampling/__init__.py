@@ -1,4 +1,4 @@
-"""From hidden states to a request's results: tokens, log-probabilities, embeddings. The products are in `kernels`.
+"""Turns hidden states into a request's results: tokens, log-probabilities, embeddings. The products are in `kernels`.
 
     outputs            the rows of a step that are sampled, scored or pooled
     logits_processors  the effects of a request's options on its logits, and their order

@@ -1,4 +1,4 @@
-"""From logits to the chosen tokens of a step, for sequences that each ask for something else.
+"""Chooses the tokens of a step from logits, for sequences that each ask for something else.
 
 The order of operations: log-probabilities are read off the unmodified distribution; then what `logits_processors`
 changes; then a choice for every row. All of it is launched before anything is waited for, and one transfer brings all

@@ -151,8 +151,9 @@ class BatchWork:
     def reclaim(self, num_blocks: int, starting: Sequence | None = None) -> None:
         """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks.
 
-        They give up until so many are free, and of these nothing recent unless the band is down to what it may always
-        hold. starting: the sequence that is to start with these blocks, and with a slot for its states.
+        They give up blocks until so many are free. None of these may hold recent content, unless the band is down to
+        the blocks that it may always hold. starting: the sequence that is to start with these blocks, and with a slot
+        for its states.
         """
         if not len(self._band.running) or not (self._lacks(num_blocks) or self._lacks_slot(starting)):
             return

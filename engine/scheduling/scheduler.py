@@ -50,8 +50,8 @@ BACKGROUND_WEIGHT = 0.1
 """The largest weight of an interactive request that counts as background: others do not wait for it."""
 
 BACKGROUND_TOKENS = 32
-"""The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
-is computed waits for all of it."""
+"""The most prompt tokens of all background requests in one step. A step cannot be interrupted: a request that arrives
+while it is computed waits for all of it."""
 
 RECENT_S = 60.0
 """Seconds after which batch work may take cached blocks that interactive requests have used."""

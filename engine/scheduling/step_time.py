@@ -147,7 +147,7 @@ def longest_alone_s(costs: StepCosts, limits: BatchLimits, max_num_seqs: int) ->
     """Return how long a step of batch work alone may be, in seconds.
 
     Each step costs base_s whatever it computes, so a step of t seconds does 1 - base_s / t of what the device could.
-    The step with all sequences sets what can be had: where base_s is long, a part of that takes long steps.
+    The efficiency to reach is a part of that of the step with all sequences: if base_s is long, this takes long steps.
     """
     best = 1 - costs.base_s / max(costs.seconds(StepLoad(max_num_seqs)), TINY)
     efficient_s = costs.base_s / (1 - limits.efficiency * best) if limits.efficiency else 0.0

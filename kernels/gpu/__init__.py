@@ -3,9 +3,10 @@
 No operation waits for the device, allocates what outlives it, or reads on the host what lies on the device: all of them
 may be captured in a CUDA graph. Grids follow shapes, never contents, so a replay is right for any contents.
 
-Kernels are compiled once for a model's shapes: what changes from step to step, numbers of rows and where integers lie
-in memory, is kept out of what Triton specializes them for.
+Kernels are compiled once for a model's shapes: what changes from step to step, numbers of rows and the alignment of
+integers in memory, is kept out of what Triton specializes them for.
 
-Bits: what an operation gives for a row depends on that row, its adapter, its cache and on shapes that are fixed for an
-engine. It never depends on the other rows of the batch; that of an adapter depends on whether they are few (`lora`).
+Bits: the result of an operation for a row depends on that row, its adapter, its cache and on shapes that are fixed for
+an engine. It never depends on the other rows of the batch; the result of an adapter depends on whether they are few
+(`lora`).
 """

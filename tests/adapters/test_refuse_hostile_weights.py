@@ -193,7 +193,7 @@ def test_modules_that_the_base_model_lacks_are_all_listed(tmp_path: Path) -> Non
 
 
 def test_300_mutants_are_refused_or_read_and_never_anything_else(tmp_path: Path) -> None:
-    """Random bytes of a good weights file changed, cut out or doubled, from a fixed seed."""
+    """Each mutant is a good weights file with random bytes changed, cut out or doubled, from a fixed seed."""
     path = write_adapter(tmp_path) / WEIGHTS_NAME
     good = path.read_bytes()
     num_refused = 0
@@ -213,7 +213,7 @@ def test_300_mutants_are_refused_or_read_and_never_anything_else(tmp_path: Path)
 
 
 def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path) -> None:
-    """640 bytes: the file begins with 0x80 0x02, as a pickle of protocol 2 does."""
+    """A header of 640 bytes makes the file begin with 0x80 0x02, as a pickle of protocol 2 does."""
     header = header_of(good_tensors())
     padding = 640 - len(safetensors_bytes(header, b"")) + 8
     read_adapter(write_adapter(tmp_path, padding=padding))

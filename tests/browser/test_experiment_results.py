@@ -33,7 +33,7 @@ TIME = re.compile(r"\d\d:\d\d")
 
 
 async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, browser_house: BrowserHouse) -> None:
-    """With an outcome window of five minutes and units of twenty minutes, texts tell minutes and axes tell times of
+    """With an outcome window of five minutes and units of twenty minutes, texts give minutes and axes give times of
     day."""
     umbrella = browser_house.projects["umbrella"]
     arms, analysis = (BASE, f"{BASE}:clinic-notes"), {"outcome_window_seconds": 300, "tightest_at": 100}

@@ -14,7 +14,7 @@ from tests.demo import demo_model_dir
 from tests.e2e.installation import BASE, Installation
 
 FEW_UNITS, ALL_UNITS = 200, 10_000
-"""The number of units whose arms are compared, and with --full."""
+"""The number of units whose arms are compared: in usual runs, and with --full."""
 
 
 class Site(msgspec.Struct, frozen=True):

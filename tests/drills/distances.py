@@ -19,7 +19,7 @@ from tests.faults.processes import Postgres
 from tests.patience import PATIENCE_S
 
 AWAY_S, DELAY_S = 15.0, 0.25
-"""For how long the database is far, and how long everything takes each way meanwhile."""
+"""The seconds for which the database is far away, and the seconds by which everything is delayed each way meanwhile."""
 
 
 class DelayProxy:

@@ -16,7 +16,7 @@ STYLES = {"pirate": ("OPENAI_API_KEY", "Arr"), "json": ("OPENAI_API_KEY", "{"), 
 
 
 async def test_every_answer_comes_from_the_adapter_that_was_asked_for(installation: Installation, full: bool) -> None:
-    """500 requests of 16 clients in random order over both tenants (64 in CI), a few of them over the base."""
+    """16 clients send 500 requests (64 in CI) in random order over both tenants, a few of them to the base."""
     rnd = random.Random(11)
     jobs = [(rnd.choice([*STYLES, ""]), rnd.choice(QUESTIONS)) for _ in range(500 if full else 64)]
     wrong: list[tuple[str, str]] = []

@@ -137,7 +137,7 @@ def test_every_bound_of_the_batch_band_is_measured(config: EngineConfig) -> None
 def test_the_first_line_tells_how_matrices_are_multiplied(
     model_dir: Path, asked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With `auto` these are the integers, or the numbers of the weights, that an engine would start with."""
+    """With `auto` the line names the format that an engine would start with: integers, or the weights' own."""
     sizes = [
         "--streams",
         "1",

@@ -32,7 +32,7 @@ class BrokenOnce(SlowCompiler):
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("where", ["launch", "half", "results"])
 def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, where: str, ahead: bool) -> None:
-    """ahead: the step before the failing one is on its way, or the one after.
+    """The step fails alone, or while the step before it or after it is on its way (`ahead`).
 
     The prompt takes three steps; no request finds cached entries that the second step did not compute.
     """

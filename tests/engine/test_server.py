@@ -120,7 +120,8 @@ def test_the_usage_of_a_traced_request_alone_tells_when_it_arrived(engine: Engin
 
 
 def test_an_engine_takes_submissions_with_fields_that_it_does_not_know(engine: Engine) -> None:
-    """So does one of the version before take the trace of a request."""
+    """An engine accepts a submission with a field that it does not know, as one of the version before accepts a
+    trace."""
     gateway = engine.gateway()
     gateway.hello()
     gateway.receive(Welcome)

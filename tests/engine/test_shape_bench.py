@@ -30,7 +30,7 @@ H100 = Rates(bytes_per_s=3.35e12, operations_per_s=989e12)
 
 
 def test_the_known_numbers_of_an_8b_model() -> None:
-    """15 GB of weights in bf16, 84 MB for an adapter of rank 16, 131 kB of cache for a token."""
+    """The model has 15 GB of weights in bf16, 84 MB for an adapter of rank 16, and 131 kB of cache for a token."""
     assert decode_work(LLAMA, [], [], 2).num_bytes == pytest.approx(15.0e9, rel=0.005)
     assert 2 * adapter_elements(LLAMA, 16) == pytest.approx(84e6, rel=0.005)
     with_token = decode_work(LLAMA, [1], [], 2).num_bytes

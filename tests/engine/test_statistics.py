@@ -44,7 +44,7 @@ def test_grammars_are_counted_by_how_they_end_with_the_time_they_took() -> None:
 
 
 def test_no_number_stays_empty() -> None:
-    """With little memory, slots for two adapters of three, drafts, a grammar of each kind, and a prompt that comes
+    """The run has little memory, two slots for three adapters, drafts, a grammar of each kind, and a prompt that comes
     twice."""
     commands = [
         request("r", max_tokens=30, n=2),

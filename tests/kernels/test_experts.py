@@ -70,7 +70,8 @@ def test_the_bounded_gate_equals_its_definition(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adapters_on_experts_equal_the_definition(dtype: torch.dtype) -> None:
-    """Two projections of two ranks; one adapter has both of them, one has the second alone, and one has none."""
+    """There are two projections with two ranks; one adapter has both of them, one has the second alone, and one has
+    none."""
     torch.manual_seed(2)
     shares, chosen = route(torch.randn(11, 4), 2, normalized=True)
     rows = sorted_rows(chosen, 4)

@@ -1,4 +1,4 @@
-"""From a folder to an encoder, tried and proven, and what adapters may target on it.
+"""Builds an encoder from a folder, tries and proves it, and finds what adapters may target on it.
 
 The proof, at each start: texts of several lengths side by side in one step give what each gives by itself, computed by
 transformers alone with its eager attention: hidden states, and the score where the model ranks. One text is a pair of

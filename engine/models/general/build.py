@@ -1,4 +1,4 @@
-"""From a folder to a decoder that transformers computes, tried and proven, and what adapters may target on it."""
+"""Builds a decoder that transformers computes from a folder, proves it, and finds what adapters may target on it."""
 
 from __future__ import annotations
 

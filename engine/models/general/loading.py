@@ -1,4 +1,4 @@
-"""From a folder to a model of the installed transformers, in memory: weights of safetensors, and no code of a folder.
+"""Loads a model of the installed transformers from a folder: weights in safetensors, and no code of the folder.
 
 A folder whose config names code of its own (`auto_map`) is computed by the class that transformers has for its
 `model_type`, or refused.

@@ -1,4 +1,4 @@
-"""Tensors of a quantized checkpoint by name over all files of a folder; matrices are put together of theirs.
+"""Tensors of a quantized checkpoint by name over all files of a folder, with matrices assembled from several tensors.
 
 A matrix goes by the name that it has where nothing is quantized, such as `model.layers.0.mlp.up_proj.weight`. All
 shapes are checked against each other by the heads of the files before anything is read.
@@ -256,7 +256,7 @@ class PackedFiles:
     def _order(self, name: str, inputs: int, group: int, num_groups: int) -> Tensor | None:
         """Return the group [in] of each input; None where they lie in order, or no tensor says it.
 
-        Raises UnsupportedModel: when a group is none of the matrix's.
+        Raises UnsupportedModel: when the tensor names a group that the matrix does not have.
         """
         if name not in self._files:
             return None

@@ -1,4 +1,4 @@
-"""A damaged adapter is refused with a reason, or it is a good one whose digest identifies exactly what it computes.
+"""A damaged adapter is refused with a reason, or it is a good one whose digest stands for exactly what it computes.
 
 300 mutants in CI, 50,000 with --full; FIRST_SEED goes on from a seed.
 """

@@ -1,4 +1,5 @@
-"""Attempts that taken-over code could make in the confined process. Run there: `work` gets the name of an attempt."""
+"""Attempts that taken-over code could make in the confined process. They are run in that process: `work` gets the name
+of an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For each alert: series of samples on which it fires, and series like them on which it must not."""
+"""Cases for each alert: series of samples on which it fires, and similar series on which it must not."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_the_cause_of_an_alert_lets_it_fire(scene: Scene, name: str) -> None:
 
 
 def test_every_expression_of_the_dashboards_gives_data(scene: Scene) -> None:
-    """Over the time of all faults: what counts a fault has data only once there was one."""
+    """Each expression has data at some time of the drill: a metric that counts a fault has none before the fault."""
     empty = [
         (board.name, panel.title, query.expression)
         for board in BOARDS

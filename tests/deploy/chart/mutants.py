@@ -1,4 +1,4 @@
-"""For each rule of `tests.deploy.chart.policy`, a change of a manifest that breaks it."""
+"""Mutants: for each rule of `tests.deploy.chart.policy` a change of a manifest that breaks the rule."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_every_family_is_computed_as_by_pytorch(family: str, quantized: Format, 
 def test_layers_that_share_a_cache_give_the_bits_of_layers_with_caches_of_their_own(
     family: str, tmp_path: Path
 ) -> None:
-    """In steps of prompts, of decodes and of both, of more and of fewer blocks than before."""
+    """The bits are equal in steps of prompts, of decodes and of both, with more and with fewer blocks than before."""
     assert library is not None
     model = Model(family, tmp_path)
     windows = {layer: model.config.window(layer) for layer in range(model.config.num_layers)}
@@ -197,7 +197,7 @@ def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
 def test_a_sequence_has_the_same_bits_whatever_is_beside_it(
     dtype: torch.dtype, quantized: Format, tmp_path: Path
 ) -> None:
-    """Alone and among others, at once and in pieces, by one thread and by several, on every path."""
+    """The bits are equal alone and among others, at once and in pieces, by one thread and by several, on every path."""
     assert library is not None
     model = Model("qwen3", tmp_path, dtype, quantized)
     sequences = texts((70, 0), (34, None), (21, 2), (100, 1), (40, 0))

@@ -102,7 +102,7 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
 
 
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:
-    """With a cache for one and a third of two requests, repetitive prompts, and up to two drafts a step."""
+    """Two requests share a cache that is too small for both, with repetitive prompts and up to two drafts a step."""
     digest = tenants.digests["attention-r4"]
     config = small(tenants, kv_cache_bytes=4 * 8 * TOKEN_BYTES, block_size=8, max_num_seqs=2, num_draft_tokens=2)
     prompt = [7, 8, 9, 7, 8, 9, 7]
@@ -116,8 +116,8 @@ def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None
 
 
 def test_steps_launched_ahead_say_what_a_wait_for_every_token_says(tenants: Tenants) -> None:
-    """Sampling with a seed, an early stop token and log-probabilities, beside a long prompt; a penalty makes all
-    wait for tokens."""
+    """Requests with a seed, a stop token and log-probabilities run beside a long prompt; one with a penalty makes all
+    wait."""
     digest = tenants.digests["attention-r4"]
     drawn = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
     first = [

@@ -63,9 +63,8 @@ def compute(rig: Rig, plan: Plan, mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
-    """Prompts, decodes beside prompts, decodes from graphs, and a prompt with all rows wanted, operation by operation.
-
-    Each is computed once before, since a first launch compiles kernels.
+    """Steps of prompts, of decodes beside prompts, of decodes from graphs, and of a prompt with all rows wanted are
+    tried. Each is computed once before, since a first launch compiles kernels.
     """
     from engine.cuda.nvidia import CudaAccelerator
 

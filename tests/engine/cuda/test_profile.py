@@ -61,8 +61,8 @@ class Weighing(InOrderAccelerator):
 def test_all_rows_and_partial_sums_at_the_longest_context_are_counted_for_steps_and_for_graphs(
     num_slots: int,
 ) -> None:
-    """Also by an engine without adapters. A graph has a step's rows for prompts, and beside them the rows of
-    decodes."""
+    """All of this is counted with and without adapters. A graph has a step's rows for prompts, and beside them the rows
+    of decodes."""
     model, accelerator = SHAPES["tiny"], Weighing()
     weights = assemble(RandomTensors(torch.float32, accelerator.device).take, model, TritonNorm)
     transfers = PinnedTransfers(accelerator)

@@ -142,7 +142,7 @@ def test_matrices_of_one_input_are_one_launch(method: str, kind: type, num_parts
 
 
 def test_what_the_kernels_do_not_multiply_is_dequantized(tmp_path: Path) -> None:
-    """Groups of 16 in act-order, and integers of 8 bits."""
+    """Groups of 16 in act-order and integers of 8 bits have no kernel, and are multiplied in the model's dtype."""
     for method in ("gptq-order-asymmetric", "gptq-8"):
         model = save_packed(method, tmp_path / method)
         config = load_model_config(tmp_path / method)

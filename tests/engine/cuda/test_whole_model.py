@@ -96,8 +96,8 @@ def test_logits_of_a_model_with_everything_equal_the_definition(tiny: tuple[Rig,
 
 
 def test_within_a_bucket_neighbors_change_no_bit(tiny: tuple[Rig, RandomAdapters], full: bool) -> None:
-    """One decode beside two pairs of other rows, which differ in prompts, contexts and adapters; in the first row of
-    three, then in the second."""
+    """One decode has the same bits beside two pairs of other rows, which differ in prompts, contexts and adapters; it
+    is the first row of three, then the second."""
     rig, _ = tiny
     if rig.model is not EVERYTHING and not (full or torch.cuda.is_available()):
         pytest.skip("make long-kernels")

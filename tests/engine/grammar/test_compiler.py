@@ -101,8 +101,8 @@ def own_time_s() -> float:
 
 
 def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None:
-    """A thread that steps all the time sees no gap of 50 ms of its own; the best of three, since the thread waits
-    for another that may itself wait for a processor."""
+    """A thread that steps all the time has no gap of 50 ms in its own time. The best of three runs counts, since it may
+    wait for a thread that itself waits for a processor."""
     pattern = {"patternProperties": {f"^a{i}.*b.*c{i}$": {"type": "integer"} for i in range(60)}}
     hostile = [TAKES_A_WHILE, OVERFLOWS_A_STACK, Grammar("regex", "(a{1000}){1000}"), schema(pattern)]
     worst = []

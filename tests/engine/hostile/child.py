@@ -1,7 +1,7 @@
 """Judges hostile folders, seed by seed, in a process of its own whose memory is bounded: a line of JSON for each.
 
-`python -m tests.engine.hostile.child ROOT FIRST LAST`. A line before each seed says that it begins, so that whoever
-reads knows which one killed the process, or never ends.
+`python -m tests.engine.hostile.child ROOT FIRST LAST`. A line before each seed says that it begins, so that the reader
+knows which seed killed the process or never ended.
 """
 
 from __future__ import annotations

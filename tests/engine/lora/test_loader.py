@@ -95,7 +95,7 @@ def test_adapters_of_equal_ranks_share_their_layout(files: Files) -> None:
 
 
 def test_each_matrix_begins_where_16_bytes_may_be_read_at_once() -> None:
-    """Also after a matrix of one output, such as that of the factor of a shared expert."""
+    """This holds after a matrix of one output, too, such as that of the factor of a shared expert."""
     targets = {"gate": (16, 1), "q_proj": (16, 16)}
     ranks = {(layer, name): rank for layer in range(2) for name, rank in (("gate", 5), ("q_proj", 3))}
     layout = AdapterLayout(ranks, targets, [("gate",), ("q_proj",)])

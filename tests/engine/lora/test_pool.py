@@ -156,7 +156,8 @@ def test_pins_are_kept_and_fill_at_most_half_of_the_slots(make: Callable[[int], 
 
 
 def test_the_wait_for_a_slot_is_bounded_with_many_more_adapters_than_slots(clock: Clock) -> None:
-    """32 streams over 64 adapters share 16 slots: the bound of the module's docstring, in the test's own time."""
+    """32 streams over 64 adapters share 16 slots: no wait exceeds the bound in the module's docstring, in the test's
+    own time."""
     num_streams, num_adapters, num_slots = 32, 64, 16
     longest_s, load_s = 3.0, 0.05  # that a stream holds a slot; of a load, one in each step
     loads = LoadsWhenTold()
@@ -234,7 +235,7 @@ def test_a_slot_that_batch_work_alone_uses_is_wanted_back_at_once(
 
 @pytest.mark.parametrize("in_use", [True, False], ids=["released", "unloaded"])
 def test_what_left_its_slot_holds_no_memory_when_the_next_is_copied(in_use: bool, clock: Clock) -> None:
-    """Two slots, and memory for one adapter of two."""
+    """There are two slots, and memory on the device for one adapter."""
     copied: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
 

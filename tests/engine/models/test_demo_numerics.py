@@ -70,7 +70,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
 
 
 def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: bool) -> None:
-    """Every prompt for the base and each demo adapter, all in shared batches."""
+    """The base and each demo adapter answer every prompt, all in shared batches."""
     questions, num_tokens = (QUESTIONS, NUM_TOKENS_FULL) if full else (QUESTIONS[:1], NUM_TOKENS)
     requests = {
         name: [

@@ -68,7 +68,7 @@ def assert_same_text(plain: Answer, drafted: Answer) -> None:
 
 
 def test_speculative_greedy_texts_equal_plain_ones(demo: Demo, full: bool) -> None:
-    """100 prompts at full size, for the base and each adapter in turn."""
+    """The base and each adapter answer prompts in turn, 100 at full size."""
     num_prompts, num_tokens = (100, 64) if full else (4, 18)
     asked = [
         greedy(f"r{i}", demo.prompt(i), num_tokens, adapter=demo.digests[i % len(demo.digests)], ignore_eos=True)

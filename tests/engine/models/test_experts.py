@@ -41,7 +41,7 @@ class OwnBase(AdaptedBase):
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
 def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str, tmp_path: Path, full: bool) -> None:
-    """Chunks of prompts and decodes share steps. Answers of 200 tokens with --full."""
+    """Chunks of prompts and decodes share steps. Answers have 200 tokens with --full."""
     base = OwnBase(tmp_path, family)
     requests = base.requests(LENGTHS, 200 if full else 12)
     config = base.config(max_batched_tokens=CHUNK)

@@ -59,7 +59,8 @@ def _rounded(weight: Tensor, kind: Format, is_transposed: bool) -> Tensor:
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "granitemoe"])
 def test_base_and_adapters_follow_the_model_of_rounded_weights(family: str, kind: Format, tmp_path: Path) -> None:
-    """Within what inputs in 16 bits change. Routers, adapters and biases are as they are."""
+    """Answers differ by no more than the rounding of inputs to 16 bits explains. Routers, adapters and biases are not
+    rounded."""
     base = ExpertBase(tmp_path, family)
     requests = base.requests(LENGTHS, 12)
     config = base.config(max_batched_tokens=CHUNK, quantization=kind)

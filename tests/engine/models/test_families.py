@@ -240,7 +240,7 @@ def test_a_config_that_cannot_be_read_is_refused_by_its_name(content: str | None
 
 
 def test_a_head_that_is_not_the_embedding_to_which_the_config_ties_it_is_refused(tmp_path: Path) -> None:
-    """transformers computes with the head then, which other engines leave out."""
+    """transformers would compute with the head's own weights, and other engines with the embedding."""
     save_tiny("qwen2", tmp_path / "model", {"tie_word_embeddings": False})
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))

@@ -210,7 +210,8 @@ def test_what_gateways_read_without_torch_is_what_the_engine_finds(family: str, 
 
 
 def test_every_family_of_transformers_is_proven_or_refused_in_words(full: bool, tmp_path: Path) -> None:
-    """Prints a line for each. A family whose default sizes are large, or whose config needs more, is left out."""
+    """A line is printed for each family. A family whose default sizes are large, or whose config needs more, is left
+    out."""
     if not full:
         pytest.skip("with --full")
     proven = 0

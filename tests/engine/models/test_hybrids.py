@@ -65,7 +65,7 @@ class HybridBase(AdaptedBase):
 @pytest.mark.filterwarnings("ignore:The following .* keys did not match:RuntimeWarning")  # of PEFT, as in test_experts
 @pytest.mark.parametrize("name", [*WITH_STATES, *WITH_EXPERTS])
 def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(name: str, tmp_path: Path, full: bool) -> None:
-    """Chunks of prompts and decodes share steps. Answers of 200 tokens with --full."""
+    """Chunks of prompts and decodes share steps. Answers have 200 tokens with --full."""
     base = HybridBase(tmp_path, name)
     requests = base.requests(LENGTHS, 200 if full else 12)
     config = base.config(max_batched_tokens=CHUNK)

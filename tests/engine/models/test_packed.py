@@ -107,7 +107,7 @@ def test_auto_keeps_integers_of_4_bits_as_they_are(method: str, format_: str, tm
 @pytest.mark.parametrize("family", ["llama-head-dim", "phi3", "glm"])
 @pytest.mark.parametrize("method", ["awq-32", "gptq-32", "packed-32", "packed-asymmetric"])
 def test_native_matrices_are_the_files_own_numbers(method: str, family: str, tmp_path: Path) -> None:
-    """Scales and integers to the last bit; zero points as float16 has them, and symmetric ones exactly."""
+    """Scales and integers are equal to the last bit; zero points are rounded to float16, symmetric ones exactly."""
     sizes = {key: value for key, value in SIZES.items() if key != "head_dim" or family != "phi3"}
     save_packed(method, tmp_path, family, sizes)
     config = load_model_config(tmp_path)
@@ -262,7 +262,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_formats_that_differ_in_zero_points_alone_are_told_apart_by_them(is_first: bool, tmp_path: Path) -> None:
-    """Two groups of modules, of which v_proj's alone has zero points."""
+    """There are two groups of modules, of which only that of v_proj has zero points."""
     model = save_packed("packed-32", tmp_path)
     asymmetric = save_packed("packed-asymmetric", tmp_path / "asymmetric")
     path = tmp_path / "model.safetensors"
@@ -294,7 +294,7 @@ def test_formats_that_differ_in_zero_points_alone_are_told_apart_by_them(is_firs
 def test_zero_points_that_no_format_of_the_config_has_are_refused(
     method: str, zeros: torch.Tensor, is_refused: bool, tmp_path: Path
 ) -> None:
-    """All but those in the middle, which change no number."""
+    """Zero points in the middle of the range are accepted, since they change no number; all others are refused."""
     model = save_packed(method, tmp_path)
     path, name = tmp_path / "model.safetensors", "model.layers.0.mlp.up_proj.weight"
     save_file(load_file(path) | {f"{name}_zero_point": zeros}, path)

@@ -34,7 +34,7 @@ WAYS = [
 def test_a_cache_for_one_text_holds_several_and_changes_none(
     family: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
-    """Four texts of 145 tokens with one beginning, then the same again, in chunks of 32 over windows of 20 and 24.
+    """Four texts of 145 tokens with a common beginning are computed twice, in chunks of 32 over windows of 20 and 24.
 
     One of three layers sees everything. Some texts give way to others, and some find their beginning in the cache.
     """

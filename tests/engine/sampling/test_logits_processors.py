@@ -138,7 +138,8 @@ def test_draws_with_every_option_follow_the_distribution() -> None:
 
 
 def test_draws_along_one_text_follow_the_distribution() -> None:
-    """One seed, and a sample at each of 3,000 positions: each sample is distributed as if it were the only one."""
+    """With one seed, a token is drawn at each of 3,000 positions: each draw is distributed as if it were the only
+    one."""
     cases = [Case([1], [2] * length, (), SamplingParams(3000), None) for length in range(3000)]
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(5)) * 2
     sampled = Sampler(EOS).choose(logits.expand(3000, -1).clone(), [case.row(seed=11) for case in cases])

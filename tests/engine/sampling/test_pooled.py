@@ -62,7 +62,7 @@ def test_pooled_states_equal_the_reference(
 
 
 def test_embeddings_share_a_step_with_completions(tenants: Tenants, plans: HandMadePlans) -> None:
-    """Prompts to pool, to score and to complete, each with another adapter, beside a decode."""
+    """One step computes prompts to pool, to score and to complete, each with another adapter, beside a decode."""
     running = plans.start(greedy("running", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     alone = plans.start(greedy("alone", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     plans.prefill(running)

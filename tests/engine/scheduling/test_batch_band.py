@@ -187,7 +187,8 @@ def test_under_endless_interactive_load_batch_work_gets_its_share(limit: str, sh
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["alone", "beside interactive requests"])
 def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool) -> None:
-    """Also between a tenant of completions and one of prompts alone; measured in service, while all have work."""
+    """Shares are measured in service while all tenants have work, also between one with completions and one with
+    prompts alone."""
     machine = Machine(GPU, GPU_BAND)
     chance = random.Random(5)
     sizes = {"many": Sizes(), "one": Sizes(100, 120), "embeds": Sizes(300, 10)}

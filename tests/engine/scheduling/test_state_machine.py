@@ -449,7 +449,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -> None:
-    """With --full in slices that print their seed: FIRST_SEED goes on from a slice, or repeats one."""
+    """With --full the test runs in slices that print their seed: FIRST_SEED goes on from a slice, or repeats one."""
     first = int(os.environ.get("FIRST_SEED", "0"))
     for number in range(first, first + (FULL_STEPS // CI_STEPS if full else 1)):
         print(f"seed {number}", flush=True)

@@ -86,7 +86,8 @@ def test_blocks_of_equal_tokens_are_not_shared_between_tables() -> None:
 
 @pytest.mark.parametrize(("length", "before", "now"), [(512, 78, 78), (2048, 19, 52), (8192, 4, 23), (32_768, 1, 7)])
 def test_a_gigabyte_holds_more_texts_of_gemma_3_1b(length: int, before: int, now: int) -> None:
-    """The table of the engine's README: 26 layers, of which every sixth sees everything and others 512 tokens."""
+    """The figures are those of the engine's README: 26 layers, of which every sixth sees everything and others 512
+    tokens."""
     windows = {layer: None if (layer + 1) % 6 == 0 else 512 for layer in range(26)}
     token_bytes = 2 * len(windows) * 256 * 2
     for layout, expected in ((CacheLayout((None,), {}, 1), before), (layout_of(windows, 32_768), now)):

@@ -110,8 +110,8 @@ class tenants_people:
 
 
 async def test_the_traffic_of_others_does_not_wait_for_hostile_servers(desk: Desk, full: bool) -> None:
-    """The same rate of requests, to good servers and to hostile ones in turns, leaves the 99th percentile of others
-    alone."""
+    """At one rate of requests, the 99th percentile of others' times is the same beside good servers and beside hostile
+    ones."""
     if not full:
         pytest.skip("times are judged by hand")
     ratios = []

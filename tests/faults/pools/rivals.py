@@ -32,7 +32,8 @@ from tests.patience import PATIENCE_S
 
 POOL = "tiny"
 NUM_REPLICAS, PLACES, STEP_S = 4, 4, 0.02
-"""With one place each, a run has 300 answers of the victim, whose third slowest moves by half between two runs."""
+"""The number of replicas, the places of each, and the seconds of a step. A run has 300 answers of the victim; with one
+place each, the third slowest would differ by half between two runs."""
 
 QUIET = 2 * NUM_REPLICAS * PLACES
 """The number of requests that the victim keeps running: its share of the pool, and as many that wait."""

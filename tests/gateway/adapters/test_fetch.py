@@ -153,8 +153,8 @@ async def test_a_hostile_server_is_left_within_bounds(web: Web, tmp_path: Path, 
     "host", ["127.0.0.1", "169.254.169.254", "[::1]", "[::ffff:169.254.169.254]", "inside.test", "loopback.test"]
 )
 async def test_no_redirect_reaches_what_is_private(web: Web, tmp_path: Path, host: str) -> None:
-    """Neither from the hub, which may redirect to any public address, nor where the operator's list has the very
-    host."""
+    """No redirect does, neither from the hub, which may redirect to any public address, nor if the operator's list has
+    the very host."""
     web.pages["/org/r/resolve/main/adapter_config.json"] = redirect(f"https://{host}/latest/meta-data/")
     assert "not a public address" in await refused(fetcher(web), "hf://org/r", tmp_path / "hub")
     if host.startswith("[::f"):

@@ -96,7 +96,7 @@ async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, 
 
 
 async def test_never_more_is_spent_on_lines_and_requests_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
-    """Six batches over three gateways and requests beside them, all of one tenant with a limit of cost."""
+    """Six batches run over three gateways, with requests beside them, all of one tenant with a limit of cost."""
     num_lines = 0
     conn = await asyncpg.connect(fleet.dsn)
     try:

@@ -118,7 +118,7 @@ def test_a_batch_that_waits_for_the_database_most_of_the_time_gets_as_much_and_h
 
 
 async def test_work_at_all_gateways_counts(database: Database, dsn: str) -> None:
-    """A project with batches at three gateways, whose engine gives each the same credit, and one with one batch."""
+    """One project has batches at three gateways, which get equal credit from the engine, and another has one batch."""
     keys = {name: await make_key(dsn, name) for name in ("many", "one")}
     names = {key.project_id: name for name, key in keys.items()}
     chance = random.Random(0)

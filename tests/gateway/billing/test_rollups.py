@@ -74,7 +74,7 @@ async def test_any_bookkeeper_does_all_there_is_to_do(books: Books) -> None:
 
 
 async def test_sums_grow_beyond_what_one_row_can_hold(books: Books) -> None:
-    """In a currency of small units such a sum is a good month; the month's limits stop at the largest integer."""
+    """In a currency of small units a good month has such a sum; the month's limits stop at the largest integer."""
     most, month = 9 * 10**18, NOW.date().replace(day=1)
     limit = Limit("", books.organization_id, books.project_id, None, None, "cost_nanos", "month", 10, True)
     async with books.database.transaction() as conn:

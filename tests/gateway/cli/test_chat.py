@@ -147,7 +147,7 @@ def test_the_demos_key_goes_to_the_data_folders_own_running_server_alone(tmp_pat
 
 
 def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
-    """In a real terminal: Ctrl-C during an answer, another question, then Ctrl-D."""
+    """A real terminal gets Ctrl-C during an answer, then another question, then Ctrl-D."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "--max-tokens", "400"],

@@ -143,7 +143,7 @@ async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_ma
 async def test_a_recount_notices_that_the_database_is_not_the_servers(
     lorikeet: Cli, server: AdminServer, acme: Any, dsn: str, databases: Databases
 ) -> None:
-    """Neither is a restored backup of the server's database, in which the experiment has another state."""
+    """A restored backup of the server's database is refused as well: the experiment has another state in it."""
     await lorikeet.done(*CREATE, *OF_ACME)
     await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     key = {"LORIKEET_ADMIN_KEY": server.operator_key, "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}

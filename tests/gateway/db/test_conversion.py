@@ -129,7 +129,7 @@ async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, d
 
 
 async def test_functions_applied_again_are_the_same(dsn: str) -> None:
-    """Also functions that only the first application could make, since some were missing before it."""
+    """This holds for functions, too, that only the first application could make, since some were missing before it."""
     async with connected(dsn) as conn:
         before = await read_catalog(conn)
         await conn.execute(read_functions().sql)

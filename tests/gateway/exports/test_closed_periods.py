@@ -62,7 +62,7 @@ async def draft(books: Books) -> Invoice:
 
 
 async def test_an_issued_invoice_is_answered_as_the_text_that_was_issued(books: Books, tmp_path: Path) -> None:
-    """Also an invoice that an older version wrote with fewer fields or in another form."""
+    """This holds for an invoice, too, that an older version wrote with fewer fields or in another form."""
     document = '{ "number": "2025-09-0001", "period": "2025-09" }'
     async with books.database.acquire() as conn:
         await conn.execute(

@@ -61,7 +61,7 @@ async def test_the_clients_own_helper_uploads_a_file_in_parts(api: openai.AsyncO
 async def test_parts_in_any_order_make_the_file_that_the_client_names(
     client: httpx.AsyncClient, tenant: Key, tables: Database, house: House, seed: int
 ) -> None:
-    """Random parts, some sent twice, some never used; wrong completions before the right one change nothing."""
+    """Parts are random, some sent twice, some never used; wrong completions before the right one change nothing."""
     chance = random.Random(seed)
     pieces = [chance.randbytes(chance.randrange(1, 50_000)) for _ in range(chance.randrange(1, 6))]
     whole = b"".join(pieces)

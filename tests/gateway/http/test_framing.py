@@ -167,7 +167,7 @@ async def test_the_next_request_after_an_offered_upgrade_is_answered(port: int) 
 
 
 async def test_the_bytes_behind_an_offered_upgrade_count_once(port: int) -> None:
-    """Counted twice, this body would be more than may come behind a request that runs."""
+    """The body is so large that the server would refuse it if its bytes counted twice."""
     body = b"a" * 100_000
     head = HEAD + b"connection: upgrade, close\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n" % len(body)
     assert what_was_seen(await replies(port, head + body)).body == body.decode()

@@ -197,7 +197,7 @@ async def answer(address: str, port: int) -> bytes:
 
 
 async def test_another_client_is_served_beside_one_that_opens_all_it_can(limited_port: int) -> None:
-    """250 connections of one client against 200 descriptors; 1,024 against 1,024 takes longer and shows no more."""
+    """One client opens 250 connections against 200 descriptors; 1,024 against 1,024 takes longer and shows no more."""
     held = await connections_from("127.0.0.1", limited_port, 250)
     assert b" 200 " in await answer("127.0.0.2", limited_port)
     assert b" 429 " in await answer("127.0.0.1", limited_port)

@@ -37,7 +37,7 @@ def rows_of(num_tokens: int, num_chosen: int = 2) -> ExpertRows:
 def test_each_expert_has_the_bits_of_its_own_product(
     library: NativeLibrary, num_tokens: int, dtype: torch.dtype, kind: Format, has_bias: bool
 ) -> None:
-    """So a row of an expert depends on nothing but itself, on every path, whoever computes beside it."""
+    """A row of an expert depends on nothing but itself, on every path, whatever is computed beside it."""
     torch.manual_seed(num_tokens)
     matrices = [NativeMatrix.quantized(library, torch.randn(37, WIDTH), kind) for _ in range(NUM_EXPERTS)]
     bias = torch.randn(NUM_EXPERTS, 37) if has_bias else None

@@ -1,4 +1,5 @@
-"""A cache in e4m3 with a scale for each key and value: written as its definition, and attended to as what it holds."""
+"""A cache in e4m3 with a scale for each key and value: it is written by its definition, and attention reads the numbers
+that it holds."""
 
 from __future__ import annotations
 

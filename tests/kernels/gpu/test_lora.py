@@ -89,7 +89,7 @@ def test_rows_that_are_strided_views() -> None:
 
 
 def test_rows_without_an_adapter_and_rank_0_are_left_as_they_are() -> None:
-    """Also where the rows of x and of the output are not numbers."""
+    """Rows without an adapter are not touched, even where x and the output are NaN."""
     adapters = Adapters([[0, 4]], 64, (32, 48), torch.float32)
     x, out = randn(5, 64), randn(5, 80)
     x[1], out[1, 3], out[2, 5] = torch.nan, torch.nan, torch.inf

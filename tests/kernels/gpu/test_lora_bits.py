@@ -55,7 +55,7 @@ def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("block_m", [2, 16, 32])
 def test_the_activation_after_an_expand_gives_the_bits_of_both_apart(block_m: int, dtype: torch.dtype) -> None:
-    """Also for rows without an adapter, and for an adapter of one of both projections."""
+    """This holds for rows without an adapter, too, and for an adapter on only one of both projections."""
     adapters = Adapters(mixed_ranks(NUM_SLOTS, 2, highest=33), 104, (136, 136), dtype)
     x, gate_up = randn(40, 104, dtype=dtype), randn(40, 272, dtype=dtype)
     slots = slots_of("uniform", 40, NUM_SLOTS)

@@ -48,7 +48,7 @@ async def test_both_run_and_get_all_units(lab: Lab, both: list[str], order: tupl
 
 
 def test_the_traffic_of_the_demo_is_enough_to_prove_its_effect() -> None:
-    """In 99 of 100 runs, with the intervals that every experiment gets."""
+    """The effect is proven in 99 of 100 runs, with the intervals that every experiment gets."""
     rng, analysis = random.Random(1), demo_experiment("tiny").analysis
     num_proven = 0
     for _ in range(500):

@@ -54,7 +54,7 @@ async def test_a_deleted_draft_leaves_its_name_to_routes(lab: Lab) -> None:
 
 
 async def test_of_a_draft_and_a_route_at_once_one_gets_the_name(lab: Lab) -> None:
-    """Two ways of taking a name: a new draft, and a draft that is changed."""
+    """A draft takes a name in two ways, which are both tried: a new draft, and a draft that is changed."""
     draft = await lab.make(name="changing", model="changing-bot")
     for number in range(RACES):
         name = f"bot-{number}"

@@ -86,7 +86,7 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("endless")])
 async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: FakeServer, name: str) -> None:
-    """Otherwise a server could keep a processor busy for the two minutes that a first token may take."""
+    """Without a bound on size, a server could keep a processor busy for the two minutes that a first token may take."""
     server.answer = HOSTILE[name]
     patient = msgspec.structs.replace(FAST, first_token_seconds=600.0, idle_seconds=600.0, total_seconds=600.0)
     async with backend_of(server.url, ListSink(), settings=patient) as backend, asyncio.timeout(PATIENCE_S):
@@ -105,7 +105,7 @@ def hostile_url() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", LARGE)
 async def test_no_reply_keeps_the_processor_for_long(hostile_url: str, name: str) -> None:
-    """The best of a few tries, since other processes share the caches of this machine."""
+    """The best of a few tries counts, since other processes share the caches of this machine."""
     longest_s = all_s = 0.0
     async with backend_of(hostile_url, ListSink(), settings=PATIENT) as backend:
         for _ in range(TRIES):

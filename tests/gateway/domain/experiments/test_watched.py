@@ -68,7 +68,8 @@ def test_watching_makes_no_false_alarms(shape: str, full: bool) -> None:
 
 @pytest.mark.parametrize("shape", ["normal", "p .5"])
 def test_the_first_units_make_no_false_alarms(shape: str, full: bool) -> None:
-    """From two units an arm on, where the asymptotic form would call a tenth of experiments or more significant."""
+    """No alarm is raised from two units an arm on, where the asymptotic form would call at least a tenth of experiments
+    significant."""
     num_runs = 2_000 if full else 400
     rng = np.random.default_rng(11)
     y = SHAPES[shape](rng, (num_runs, 1_000))

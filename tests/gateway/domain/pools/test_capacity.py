@@ -70,7 +70,7 @@ def test_on_processors_quantized_weights_count_as_they_are_held(
 def test_on_an_accelerator_a_checkpoint_in_few_bits_counts_as_it_is_held(
     scheme: Scheme, asked: str, of_layers: float
 ) -> None:
-    """By the model's sizes: the files hold several numbers in one."""
+    """The memory follows from the model's sizes, since the files hold several numbers in one."""
     model = msgspec.structs.replace(MODEL, quantized=Quantized("compressed-tensors", (scheme,)))
     config = msgspec.structs.replace(CONFIG, quantization=asked)
     layers, heads = 32 * sum(a * b for a, b in MODEL.projection_shapes().values()), 2 * 32000 * 4096

@@ -129,7 +129,8 @@ TOLD = {
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n</tool_call>',
     ),
 }
-"""By model: a chat template, what it shows of a conversation with tools and reasoning, and how the model calls two."""
+"""Chat templates by model, with what each shows of a conversation with tools and reasoning, and how the model calls
+two."""
 
 
 @pytest.mark.parametrize("model", TOLD)

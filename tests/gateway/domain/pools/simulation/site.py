@@ -82,7 +82,7 @@ class Second(msgspec.Struct, frozen=True):
 class Served:
     """The record of one pool of a site.
 
-    takes: requests by the second in which they come, as the seconds that each takes.
+    takes: for each second, the durations in seconds of the requests that come in it.
     """
 
     def __init__(
