@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tests.faults.received import Seen
+from tests.faults.received import Received
 from tests.faults.watcher import Listener
 
 _ANY_CERTIFICATE = ssl.create_default_context()
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     spread_s: the seconds from the first piece of the reply to the last one.
     """
 
-    seen: Seen
+    seen: Received
     wanted: int
     error: str = ""
     began_s: float = 0.0
@@ -124,7 +124,7 @@ def _of_chunks(rest: bytes) -> bytes:
     return b"".join(chunks)
 
 
-def _take_whole(seen: Seen, body: bytes) -> None:
+def _take_whole(seen: Received, body: bytes) -> None:
     reply = json.loads(body)
     seen.num_tokens = sum(len(choice["text"]) for choice in reply["choices"])
     seen.usage = reply["usage"]

@@ -16,7 +16,7 @@ from adapters.demo import DEMO
 from adapters.store import AdapterStore
 from engine.config import load_model_config, model_digest
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
-from engine.cpu.quantization import Asked, choose_format, makers, settle_format
+from engine.cpu.quantization import Requested, choose_format, makers, settle_format
 from engine.hardware import SetupError
 from engine.models.checkpoint import load_weights
 from engine.setup import _fingerprint
@@ -103,7 +103,7 @@ def test_a_start_with_int4_says_what_it_loses(tmp_path: Path, caplog: pytest.Log
 )
 @needs_library
 def test_auto_takes_int8_for_float32_where_the_model_stays_near(
-    asked: Asked, dtype: torch.dtype, quality: Quality | None, format_: str, why: str
+    asked: Requested, dtype: torch.dtype, quality: Quality | None, format_: str, why: str
 ) -> None:
     choice = choose_format(asked, CPU, dtype, lambda library: quality)
     assert (choice.format, why in choice.reason) == (format_, True), choice

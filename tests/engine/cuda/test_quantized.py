@@ -15,7 +15,7 @@ from torch import Tensor
 from adapters.ref import content_key
 from adapters.store import AdapterStore
 from engine.config import EngineConfig, ModelConfig, load_model_config
-from engine.cpu.quantization import Asked, choose_format
+from engine.cpu.quantization import Requested, choose_format
 from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.quantized import PackedLinear, PackedProducts
 from engine.cuda.setup import build_cuda
@@ -164,7 +164,7 @@ def test_a_gpu_takes_the_files_own_numbers_and_no_others(method: str, own: str, 
     """Inputs are rounded where the checkpoint was made for that, and if it is asked for."""
     save_packed(method, tmp_path)
     quantized = load_model_config(tmp_path).quantized
-    asked: Asked
+    asked: Requested
     for asked in ("auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"):
         if asked in ("auto", "none", own) or (asked == "w8a8" and method == "fp8-blocks"):
             found = choose_format(asked, GPU, torch.bfloat16, lambda library: None, quantized=quantized)
