@@ -95,10 +95,10 @@ from gateway.openai.responses.state import Earlier
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
-from gateway.pools.here import Here
 from gateway.pools.live import LivePools
 from gateway.pools.loads import PoolLoads
 from gateway.pools.readiness import GatewayReadiness
+from gateway.pools.this_machine import ThisMachine
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
@@ -232,7 +232,7 @@ async def running_services(
         authenticator.changes.subscribe(backend_keys.changed)
         provider_keys = ProviderKeys(database, cipher)
         authenticator.changes.subscribe(provider_keys.changed)
-        context, here = engine_context(), Here(settings)
+        context, this_machine = engine_context(), ThisMachine(settings)
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         due = authenticator.changes.due_work
         pools = LivePools(
@@ -244,7 +244,7 @@ async def running_services(
                 model=model,
                 sink=metering.meter,
                 context=context,
-                peer=here.peer(key),
+                peer=this_machine.peer(key),
             ),
             forget_routes=lambda: resolver.changed(None),
             connect_foreign=ForeignServers(
@@ -255,7 +255,7 @@ async def running_services(
                 provider_keys.find,
                 lambda digest: lifecycle.store.reading(digest),
             ).connect,
-            here=here,
+            this_machine=this_machine,
             cold_start_s=settings.cold_start_seconds,
         )
         authenticator.changes.subscribe(pools.changed)

@@ -33,7 +33,7 @@ CLEAN_UP_BEATS = 600
 SILENT_S = 15.0
 """Seconds without an answer of PostgreSQL after which nothing is reserved from slices any more.
 
-Other gateways take this one for dead only later.
+Other gateways count this one as gone only after that.
 """
 
 EXCHANGE_TIMEOUT_S = 5.0
@@ -41,9 +41,9 @@ ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
 """The seconds that a request waits at most: for the exchange before its own, and for its own."""
 
 SHORT_S = 0.1
-"""Seconds for which a shortage is answered without asking PostgreSQL again.
+"""Seconds for which requests are refused after a shortage without asking PostgreSQL again.
 
-A client in a loop costs next to nothing.
+A client that retries in a loop so causes hardly any queries.
 """
 
 
@@ -55,7 +55,10 @@ class Settling(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """The leases of one gateway, maintained between `start` and `stop`. on_beat: called with the number of gateways."""
+    """The leases of one gateway, maintained between `start` and `stop`.
+
+    on_beat: called with the number of gateways at each sign of life that this gateway gives.
+    """
 
     def __init__(self, store: LeaseStore, clock: DatabaseClock, on_beat: Callable[[int], None]) -> None:
         self.holdings = Holdings()
@@ -98,7 +101,10 @@ class Keeper:
                     await self._store.leave(self._gateway_id)
 
     def reserve(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | None:
-        """Reserve without I/O; return None if `ask` has to be called."""
+        """Reserve the amounts of a request without I/O.
+
+        Return the reservation, or the shortage that is known already; None: `ask` has to be called.
+        """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         if now_s - self._answered_s > SILENT_S:
             return None
@@ -111,9 +117,9 @@ class Keeper:
         return reservation
 
     async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
-        """Have PostgreSQL decide about a request, together with all others that wait.
+        """Have PostgreSQL decide about a request, together with all others that wait; return the decision.
 
-        Return None if it does not answer.
+        Return None if PostgreSQL does not answer in time.
         """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
@@ -145,9 +151,10 @@ class Keeper:
 
     @asynccontextmanager
     async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
-        """Surround the transaction that writes these rows to the ledger, with the leases that hold after it.
+        """Give the lease changes that the transaction which writes these rows to the ledger has to make.
 
-        If the context is left by an exception, it counts as unknown whether the transaction was committed.
+        The caller runs the transaction within the context. If the context is left by an exception, it is unknown
+        whether the transaction was committed, and the next exchange writes these leases again.
         """
         if not self.holdings.awaits(rows):
             yield Settling("", {})
@@ -165,7 +172,10 @@ class Keeper:
         return TICK_S if self.holdings.slices else math.inf  # without slices there is no pace to measure
 
     async def _exchange_waiting(self) -> None:
-        """Exchange for all requests that wait. They get an error as their answer; the next exchange mends the rest."""
+        """Have one exchange with PostgreSQL decide about all requests that wait.
+
+        Requests get no decision if the exchange fails; the next exchange mends the leases.
+        """
         now_s = self._clock.monotonic()
         if now_s - self._ticked_s >= TICK_S:
             self.holdings.tick(now_s, now_s - self._ticked_s, self._clock.now_ns())

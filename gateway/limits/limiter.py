@@ -24,8 +24,10 @@ from gateway.limits.keeper import Keeper, Settling
 from gateway.limits.rules import Applicable, Rules
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
-"""Seconds before each further try of a request that waits for a place: one that was freed on another gateway a moment
-ago may not be back yet."""
+"""Seconds before each further try of a request that waits for a place.
+
+This gateway may learn only a moment later of a place that was freed on another one.
+"""
 
 FREE = Price()
 """The price, zero, of requests that are not charged."""
@@ -35,7 +37,7 @@ RETRY_AFTER_S = 1.0
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A request that may run, with completions of at most cap tokens, as of instant_ns."""
+    """An admitted request, as of instant_ns. Its completions may have at most cap tokens each."""
 
     cap: int
     instant_ns: int
@@ -54,7 +56,7 @@ class Limiter:
         self._prices = prices
 
     async def start(self) -> None:
-        """Start to keep this gateway's leases.
+        """Claim this gateway's leases, and begin to maintain them.
 
         Raises as `Keeper.start`.
         """
@@ -91,11 +93,11 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Admission:
-        """Reserve for all parts of a request.
+        """Reserve the amounts of all parts of a request in the limits that apply.
 
         capacity: completions that the engine takes at once. is_free: whether nobody is charged for the request's
-        tokens, which count for all limits but those of cost. is_batch: whether it is a line of a batch, whose number is
-        bounded elsewhere; limits of minutes and of concurrency do not count it.
+        tokens, which count for all limits but those of cost. is_batch: whether the request is a line of a batch: their
+        number is bounded elsewhere, and limits of minutes and of concurrency do not count them.
 
         Raises LimitReached: when a limit is reached; the error has the limit and its standing.
         Raises Overloaded: when the limits cannot be read.
@@ -226,7 +228,7 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """Record the least usage of a part whose engine was lost, which has yet to be written to the ledger."""
+        """Record the least usage of a part whose engine was lost; the ledger does not have it yet."""
         self._keeper.holdings.seen(request_id, usage)
 
     def given_up(self, request_ids: Collection[str]) -> None:
@@ -236,9 +238,9 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
-        """Surround the transaction that writes these rows to the ledger, with the leases that hold after it.
+        """Give the lease changes that the transaction which writes these rows to the ledger has to make.
 
-        If the context is left by an exception, it counts as unknown whether the transaction was committed.
+        Used as `Keeper.settling`.
         """
         return self._keeper.settling(rows)
 

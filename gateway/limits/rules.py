@@ -13,11 +13,14 @@ from gateway.domain.tenancy.principal import Principal
 MAX_PROJECTS = 10_000
 
 Load = Callable[[str, str], Awaitable[Sequence[Limit]]]
-"""A function that returns every limit of an organization, a project and the project's keys, from the ids of both."""
+"""A function that returns the limits of an organization, one of its projects and the project's keys.
+
+It takes the ids of the organization and the project.
+"""
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The largest prompt, completion and sum of both of one request, in tokens; None: no bound."""
+    """The most tokens of a request's prompt, of its completion, and of both together; None: no bound."""
 
     prompt: int | None = None
     completion: int | None = None

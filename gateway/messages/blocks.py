@@ -16,7 +16,7 @@ BlockId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class CacheControl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Accepted without effect: prompts are found in the cache by their tokens."""
+    """A client's wish to have a prompt cached. It has no effect: prompts are found in the cache by their tokens."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -68,14 +68,14 @@ class InputBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if the tool failed; the model reads `Error: ` before the result."""
     thinking: str | None = None
     signature: str | None = None
-    """Shows that the thinking is as this server wrote it."""
+    """The signature, which shows that this server wrote the thinking."""
     data: str | None = None
     """The content of `redacted_thinking`, which has no effect here."""
     cache_control: CacheControl | None = None
     citations: Any = None
-    """Without effect: what a reply has shown."""
+    """A field of replies, which has no effect when a client sends it back."""
     caller: Any = None
-    """Without effect: what a reply has shown."""
+    """A field of replies, which has no effect when a client sends it back."""
     source: Any = None
     title: Any = None
     context: Any = None
@@ -105,7 +105,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking
 
     thinking: str
     signature: str
-    """To be sent back with the block, which is refused if its text was changed."""
+    """The signature of the thinking, sent back with the block: a block whose text was changed is refused."""
 
 
 class DirectCaller(msgspec.Struct, frozen=True):
@@ -120,7 +120,8 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
     id: str
     name: str
     input: dict[str, Any]
-    """Fits the tool's schema, unless the message stopped for `max_tokens`: then it is what there is of it."""
+    """The arguments of the call, which fit the tool's schema. If `max_tokens` ended the message, they may be
+    incomplete."""
     caller: DirectCaller = DirectCaller()
 
 

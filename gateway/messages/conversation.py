@@ -1,4 +1,4 @@
-"""From turns and blocks to a chat template's messages, and to those of the request log. Each refusal has a path."""
+"""Converts turns and blocks to a chat template's messages, and to those of the request log. Each refusal has a path."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gateway.messages.blocks import InputBlock, ResultBlock, SystemBlock
 from gateway.messages.wire import ContextManagement, MessageParam, System, ThinkingTurns
 
 BILLING_HEADER = "x-anthropic-billing-header:"
-"""The beginning of a system block by which Claude Code tells Anthropic what to bill. It differs with each request, so
-that nothing of any prompt after it would be found in the cache: it is left out."""
+"""The beginning of a system block by which Claude Code tells Anthropic what to bill.
+
+The block differs with each request, so that the cache would never have the prompt after it: the block is left out.
+"""
 
 _FIELDS = {
     "text": ("text",),
@@ -64,8 +66,8 @@ def template_turns(
 ) -> Turns:
     """Return the messages of a conversation.
 
-    Raises InvalidRequest: for what only other modalities could serve, for calls without a result, results without a
-    call, thinking that was changed, and an end that cannot be gone on with.
+    Raises InvalidRequest: for images and other content that is not text, for calls without a result, results without a
+    call, thinking that was changed, and a last message that the model cannot continue.
     """
     building = _Building(check_signature)
     prompt = system_text(system)

@@ -32,7 +32,7 @@ _DECODER = msgspec.json.Decoder(CountTokens)
 
 
 def count_message_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, signatures: Signatures) -> HTTPRouteHandler:
-    """Return the route. pace: the pace of all requests that only tokenize."""
+    """Return the route of POST /v1/messages/count_tokens. pace: the pace of all requests that only tokenize."""
 
     @post(
         "/messages/count_tokens",

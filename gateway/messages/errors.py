@@ -53,7 +53,7 @@ class MessageError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
 
 
 def message_error(error: GatewayError, status: int, request_id: str) -> tuple[int, MessageError]:
-    """Return an error and its status in Anthropic's API. status: the error's status in OpenAI's."""
+    """Return the status and the body of an error in Anthropic's API. status: the error's status in OpenAI's API."""
     status = _STATUSES.get(status, status)
     type = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     message = error.message
@@ -63,7 +63,7 @@ def message_error(error: GatewayError, status: int, request_id: str) -> tuple[in
 
 
 def as_anthropic(error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
-    """Return an error as Anthropic's API shows it."""
+    """Return the status and the JSON body with which Anthropic's API shows an error."""
     status, body = message_error(error, status, request_id)
     return status, msgspec.json.encode(body)
 

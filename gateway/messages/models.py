@@ -43,7 +43,7 @@ class MessageModels(msgspec.Struct, frozen=True):
 def anthropic_models(request: Request[Any, Any, Any], found: Sequence[Model]) -> ASGIResponse | None:
     """Return the list of models for one of Anthropic's clients; None for another client.
 
-    Raises InvalidRequest: for a page that there is not.
+    Raises InvalidRequest: when the limit of the page is wrong, or a page begins or ends at an unknown model.
     """
     if not is_anthropic(request.scope):
         return None

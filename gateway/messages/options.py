@@ -1,4 +1,4 @@
-"""From a request for a message to the pipeline's."""
+"""The translation of a request for a message into a request to the pipeline, and the checks of its options."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def check_options(wire: CreateMessage) -> None:
 
 
 def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conversation:
-    """Return the prompt of a request.
+    """Return the prompt of a request, as a conversation.
 
-    Raises InvalidRequest: for what cannot be served.
+    Raises InvalidRequest: for a field, a block or a tool that cannot be served.
     """
     refuse_unsupported(wire, COUNT_NO_EFFECT)
     _check_thinking(wire.thinking)
@@ -45,9 +45,9 @@ def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conv
 
 
 def text_request(wire: CreateMessage, prompt: Conversation) -> TextRequest:
-    """Return the pipeline's request.
+    """Return the request to the pipeline for a message.
 
-    Raises InvalidRequest: for fields that are wrong together.
+    Raises InvalidRequest: for fields that contradict each other.
     """
     grammar = _grammar(wire.output_config)
     return TextRequest(

@@ -1,4 +1,4 @@
-"""The arguments of a call that was cut off: the part that came, as an object."""
+"""Reads the arguments of a call that was cut off: the part that came, as an object."""
 
 from __future__ import annotations
 

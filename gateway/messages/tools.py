@@ -1,4 +1,4 @@
-"""From tools and a choice among them to the tools that a completion may call. Each refusal has a path."""
+"""Converts tools, and the choice among them, to the tools that a completion may call. Each refusal has a path."""
 
 from __future__ import annotations
 

@@ -14,7 +14,11 @@ MAX_TOOLS = 128
 ToolName = Annotated[
     str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,128}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,128}$"})
 ]
-"""The name of a tool. In the pattern `$` would let a line's end follow; in the document's dialect it does not."""
+"""The name of a tool.
+
+The API's document has the pattern in JSON Schema's dialect, where `$` matches at the text's end alone; in Python it
+also matches before a final line break.
+"""
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +48,7 @@ class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The wish that tools are called: as the model likes, at least one, the one that is named, or none."""
+    """The client's choice: the model may call tools, must call one, must call the named one, or may call none."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None

@@ -66,7 +66,7 @@ class ContextEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"] | ThinkingTurns | None = None
-    """The number of turns whose thinking stays, one without this."""
+    """The number of last turns whose thinking stays; 1 where the field is left out."""
 
 
 class ContextManagement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,13 +19,13 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 class Acknowledgements:
-    """The acknowledgements that are due later. Positions are the journal's, and never go back."""
+    """Acknowledgements that wait until the journal is durable up to the position of each. Positions never decrease."""
 
     def __init__(self) -> None:
         self._pending: deque[_Pending] = deque()
 
     def add(self, source: Acknowledged, attempt: tuple[str, int], position: int) -> None:
-        """Tell source about an attempt, once all up to position is durable."""
+        """Have source told that an attempt's usage is on disk, once the journal is durable up to position."""
         self._pending.append(_Pending(position, source, attempt))
 
     async def durable(self, position: int) -> None:

@@ -120,8 +120,8 @@ def _idle_limiter(database: Database) -> Limiter:
 async def difference_tokens(database: Database, held: Sequence[Ended]) -> int:
     """Return the number of tokens by which the ledger differs from the journals.
 
-    An engine's own count has to be in the ledger as it is; of a count that a gateway made, at least as much. Records
-    without our tag, which `bill_again` names as refused, count for nothing.
+    A row differs from an engine's own count if it has another number of tokens, and from a gateway's count if it has
+    fewer. Records without our tag, which `bill_again` names as refused, count for nothing.
 
     Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """

@@ -1,7 +1,7 @@
 """The row of an attempt in the ledger, made from the usage that a backend reported.
 
-Knows neither prices nor the way in which either is stored. A field of the meter tag or of a backend's usage that has
-the name of a field of `UsageEvent` becomes that field.
+Knows neither prices nor how usage and rows are stored. A field of the meter tag or of a backend's usage that has the
+name of a field of `UsageEvent` becomes that field.
 """
 
 from __future__ import annotations

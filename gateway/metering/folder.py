@@ -23,7 +23,10 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class Segment:
-    """One append-only file of a journal. All methods raise OSError; after that nothing more may be appended."""
+    """One append-only file of a journal.
+
+    Each method raises OSError if the disk fails; after that nothing more may be appended.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

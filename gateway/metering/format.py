@@ -27,7 +27,7 @@ EndedKey = tuple[str, int, str]
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """The first record of every segment."""
+    """The first record of every segment, which names the database and the journal that the segment belongs to."""
 
     version: int
     database_id: str
@@ -73,7 +73,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
     superseded: bool = False
     """True: another attempt took the place of this one after its engine was lost; the operator pays for this one."""
     refused: bool = False
-    """True: the engine or server refused the request, and did not fail. Gateways of before wrote no such field."""
+    """True: the engine or server refused the request, and did not fail. Older gateways wrote no such field."""
 
     @property
     def attempt(self) -> tuple[str, int]:

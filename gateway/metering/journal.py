@@ -42,7 +42,7 @@ SEGMENT_BYTES = 4 << 20
 GROWTH = 3
 """The factor by which a segment may outgrow its beginning before a new segment is begun.
 
-Beginning anew then costs a fixed share.
+Copying the records that still matter into new segments so costs at most a fixed share of all writes.
 """
 
 
@@ -52,7 +52,7 @@ class JournalState(msgspec.Struct, frozen=True):
     has_room: bool
     """True if requests may begin."""
     num_bytes: int
-    """The bytes of usage that the ledger does not have yet; less than max_bytes."""
+    """The bytes of usage that the ledger does not have yet; less than max_bytes while there is room."""
     max_bytes: int
 
 

@@ -24,14 +24,14 @@ EVERY_S = 10.0
 SETTLE_S = 3.0
 """The seconds within which usage is usually in the ledger, and heartbeats have come."""
 
-KEPT = 12
-"""The number of last comparisons from which a difference is computed: those of two minutes."""
+NUM_COMPARISONS = 12
+"""The number of latest comparisons from which a difference is computed: those of two minutes."""
 
 TIMEOUT_S = 5.0
 
 
 class EngineBalance(msgspec.Struct, frozen=True):
-    """The tokens of one engine since it started, and the tokens of the ledger."""
+    """The tokens that one engine has counted since it started, and the tokens of the same requests in the ledger."""
 
     model: str
     replica_id: str
@@ -59,7 +59,7 @@ class EngineBalance(msgspec.Struct, frozen=True):
 
     @property
     def ledger_tokens(self) -> int:
-        """Prompt and completion tokens of these requests in the ledger."""
+        """Prompt and completion tokens of the engine's requests in the ledger."""
         return self.ledger_prompt_tokens + self.ledger_completion_tokens
 
 
@@ -79,7 +79,7 @@ class Reconciliation(msgspec.Struct, frozen=True):
 
 
 class Reconciler(Worker):
-    """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
+    """Compares engines' counts with the ledger: in `reconcile` and, for metrics, between `start` and `stop`."""
 
     def __init__(
         self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics, *, settle_s: float = SETTLE_S
@@ -139,12 +139,12 @@ class Reconciler(Worker):
     def export(self, before: Reconciliation, found: Reconciliation) -> None:
         """Set the metrics of lost journals and of engines whose counts differ from those of the ledger.
 
-        before: the comparison a few seconds ago, for what is on its way.
+        before: the comparison a few seconds ago, by which usage that is on its way is told from lost usage.
         """
         self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
         earlier = {balance.engine_id: balance for balance in before.engines}
         self._bounds = {
-            now.engine_id: self._bounds.get(now.engine_id, deque(maxlen=KEPT))
+            now.engine_id: self._bounds.get(now.engine_id, deque(maxlen=NUM_COMPARISONS))
             for now in found.engines
             if now.engine_id in earlier
         }
@@ -160,12 +160,9 @@ def bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
     """Return bounds on the tokens that the ledger lacks, from an engine's balances at two moments.
 
     Counts of one moment always differ under load: usage is on its way to the ledger, and the engine's heartbeat is
-    older
-    than the ledger. So the engine's earlier count is compared with the later ledger, and the other way round. The
-    number of
-    tokens lost, or written twice, is between both differences. They are apart by the tokens that the engine counted and
-    the
-    ledger took within these seconds: by 0 for an engine of whose requests none ends meanwhile.
+    older than the ledger. So the engine's earlier count is compared with the later ledger, and the other way round. The
+    number of tokens lost, or written twice, is between both differences. They are apart by the tokens that the engine
+    counted and the ledger took within these seconds: by 0 for an engine of whose requests none ends meanwhile.
     """
     return Bounds(before.ended_tokens - now.ledger_tokens, now.ended_tokens - before.ledger_tokens)
 

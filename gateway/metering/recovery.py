@@ -30,9 +30,10 @@ class JournalUnusable(RuntimeError):
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    """Claim the first of the folders 0, 1, ... that no process owns and whose usage this database may have.
+    """Claim the first of the folders 0, 1, ... that no process owns and that holds no other database's usage.
 
-    Return it with that usage. A folder that is there and cannot be read is passed over, and stays as it is.
+    Return the folder, with the usage that it holds. A folder that is there and cannot be read is passed over, and stays
+    as it is.
 
     Raises JournalUnusable: when no new folder can be made.
     """

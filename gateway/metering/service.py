@@ -73,7 +73,7 @@ class Metering:
         self._recovery.start()
 
     async def flush(self) -> None:
-        """Return once all that was recorded is on disk, and those waiting for that were told."""
+        """Wait until all recorded usage is on disk, and the engines that reported it were told so."""
         await self._journal.flush(JOURNAL_FLUSH_S)
 
     async def stop(self) -> None:

@@ -26,14 +26,14 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter_version: int | None
     adapter_digest: str | None
     created_at_ns: UnixNs
-    """The time of the request's admission by the database's clock, in Unix nanoseconds: the request counts in the
-    windows of its limits that this lies in."""
+    """The time of the request's admission by the database's clock, in Unix nanoseconds. It decides the windows of
+    limits that the request counts in."""
     stream: bool
     service_tier: str = "default"
     journal_id: str = ""
     """The journal of the gateway that sent the request."""
     experiment_id: str | None = None
-    """The experiment whose arm the request got, if any; the next four fields are of it."""
+    """The experiment whose arm the request got, if any; the four fields below are about this experiment."""
     experiment_version: int | None = None
     experiment_arm: int | None = None
     """The index of the arm in the experiment."""

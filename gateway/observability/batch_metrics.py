@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 
 class BatchMetrics:
-    """Counts of one gateway process."""
+    """The metrics of batches, as counted in one gateway process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._ended = Counter(
@@ -28,6 +28,6 @@ class BatchMetrics:
         self._ended.labels(status).inc()
 
     def lines(self, outcome: str, number: int) -> None:
-        """Count lines."""
+        """Count lines of batches that had an outcome."""
         if number:
             self._lines.labels(outcome).inc(number)

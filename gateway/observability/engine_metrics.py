@@ -219,10 +219,10 @@ _TENANT_NUMBERS = (
 
 
 class EngineCollector(Collector):
-    """Asks the pools at each scrape.
+    """The collector of engines' metrics, which reads the pools at each scrape.
 
-    The label engine is the id of the replica, of which only those that are there have series; an engine names its
-    busiest tenants alone, which bounds the label tenant.
+    The label engine is the id of the replica; only replicas that are there have series. An engine reports its busiest
+    tenants alone, which bounds the label tenant.
     """
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:

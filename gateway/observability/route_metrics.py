@@ -39,7 +39,7 @@ class _Bounded:
 
 
 class RouteMetrics:
-    """Counts of one gateway process. A route is named by its owner's id and its name."""
+    """The metrics of routes, as counted in one gateway process. A route is named by its owner's id and its name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._branches = _Bounded(

@@ -44,9 +44,9 @@ def health(readiness: GatewayReadiness, version: str) -> list[HTTPRouteHandler]:
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 while the database answers and some pool has a ready replica, or none wants one; else 503.
+        """Answer 200 while the database answers and a pool has a ready replica, or no pool wants any; else 503.
 
-        Also 503 for a gateway that is about to stop.
+        Answer 503, too, when the gateway is about to stop.
         """
         is_ready = await readiness.is_ready()
         return json_response(Readiness("ready" if is_ready else "not ready"), status=200 if is_ready else 503)

@@ -23,7 +23,7 @@ from gateway.routing.route import Route
 from gateway.support.pace import Pace
 
 READS_PER_S, READS_BURST = 50.0, 1000.0
-"""Looks of one project at its models: each costs queries."""
+"""The most requests for models that a project may send: each second, and at once. Each of them costs queries."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """The base model, as vLLM shows it."""
     parent: str | None
-    """The model that this one is made from, as vLLM shows it: the base model of an adapter, or what an alias points
-    at. Null for a base model, and for an experiment or a route, which stand on several."""
+    """The model that this one is made from, as vLLM shows it: the base model of an adapter, or an alias's target. Null
+    for a base model, and for an experiment or a route, which may have several targets."""
     max_model_len: int
 
 
@@ -65,7 +65,10 @@ It returns None for clients of OpenAI's.
 def models(
     resolver: Resolver, pools: Mapping[str, Pool], show_models: ShowModels, show_model: ShowModel
 ) -> list[HTTPRouteHandler]:
-    """Return the routes. show_models, show_model: make the replies for clients of another API, at the same paths."""
+    """Return the routes that list models and show one.
+
+    show_models, show_model: make the replies for clients of another API, at the same paths.
+    """
     pace = Pace(READS_PER_S, READS_BURST, what="models")
 
     @get("/models", opt=shape(reply=ModelList, example=MODELS))

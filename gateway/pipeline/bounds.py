@@ -99,7 +99,7 @@ def too_long(
 def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
     """Check that token ids are of the model's vocabulary.
 
-    Raises InvalidRequest: when one is not, by its place in a list.
+    Raises InvalidRequest: when an id is not in the vocabulary; the error names the id and its place in the list.
     """
     if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         return

@@ -60,7 +60,7 @@ def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:
 
 
 def with_system_prompt(prompt: Prompt, defaults: Defaults) -> Prompt:
-    """Return a prompt; a conversation without a system message gets the adapter's, if that has one."""
+    """Return a prompt, in which a conversation without a system message gets that of the adapter, if there is one."""
     if not defaults.system_prompt:
         return prompt
     return _with_prompt(prompt, defaults.system_prompt, replaces=False)

@@ -183,7 +183,7 @@ class ModelCall:
         if span is not None:
             end_ns = None
             if usage.arrived_unix_ns:
-                end_ns = _as_the_engine_says(span, usage)
+                end_ns = _set_engine_times(span, usage)
             elif first_ns is not None:
                 span.events.append(SpanEvent(names.FIRST_TOKEN_EVENT, first_ns))
             self._trace.end(span, end_ns)
@@ -198,8 +198,8 @@ class ModelCall:
             self._trace.end(span)
 
 
-def _as_the_engine_says(span: Span, usage: Usage) -> int:
-    """Set a span's times by the clock of the engine's machine. Return its end in Unix nanoseconds."""
+def _set_engine_times(span: Span, usage: Usage) -> int:
+    """Set the times of a span by the clock of the engine's machine, and return the span's end in Unix nanoseconds."""
     prefill_ns = usage.arrived_unix_ns + int(usage.queue_ms * _MS)
     token_ns = prefill_ns + int(usage.prefill_ms * _MS)
     span.start_ns = usage.arrived_unix_ns

@@ -145,7 +145,7 @@ class Placing:
     def _shadow_of(
         self, context: RequestContext, experiment: RunningExperiment, exposure: Exposure
     ) -> PlacedShadow | None:
-        """Return the target of the copy that an experiment wants of a request, if any: at the caller's expense."""
+        """Return the target of the copy that an experiment wants of a request, paid by the caller; None: no copy."""
         arm = experiment.shadow_of(context.request_id, exposure, context.principal.models)
         if arm is None:
             return None

@@ -198,10 +198,10 @@ class Run:
     async def begin(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> None:
-        """Run the first prompt up to its first item, which is read with the others later.
+        """Run the first prompt up to its first item, which `items` yields later with the others.
 
-        Until then another run may take this one's place, after errors that `is_followed` is true of. give_up: called
-        before a prompt is aborted that has no item after `bound_s`.
+        Until then another run may take this one's place, after errors for which `is_followed` returns True. give_up:
+        called before a prompt is aborted that has no item after `bound_s`.
 
         Raises as `items`.
         Raises TooSlow: when the first item is not there after `bound_s`.
@@ -221,10 +221,10 @@ class Run:
     async def begin_whole(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> Collected:
-        """Run the prompt of a request that has but one to its end, and return its answer.
+        """Run the prompt of a request with a single prompt to its end, and return its answer.
 
-        `serve_whole` has read the answer later. Another run may take this one's place after any error that
-        `is_followed` is true of. Arguments and errors as for `begin`.
+        `items` yields the answer once `serve_whole` is called. Another run may take this one's place after any error
+        for which `is_followed` returns True. Arguments and errors as for `begin`.
         """
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
@@ -299,7 +299,7 @@ class Run:
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
         """Tell whether a prompt is sent at once, rather than held for the pool's first replica.
 
-        It is sent where a replica is there, or another target can answer meanwhile.
+        The prompt is sent if there is a replica, or if another target can answer meanwhile.
         """
         pool = self._pool
         if not self.waits or not pool.is_cold:
@@ -320,9 +320,10 @@ class Run:
         )
 
     async def _generated(self, index: int) -> AsyncGenerator[Item]:
-        """Yield items that go to the client at once: once there is one, no other replica is asked.
+        """Yield the items of a prompt, which go to the client at once: after the first, no other replica is asked.
 
-        The request log sees each first, and `before_end` the whole before the last one.
+        Each item goes to the request log before it is yielded. The whole answer goes to the function that `before_end`
+        was given, before the last item is yielded.
         """
         prepared = self._prepared[index]
         watch = None if self._is_plain else self._watch(index)
@@ -343,9 +344,9 @@ class Run:
             raise self._for_caller(error, prepared) from None
 
     def _watch(self, index: int) -> Callable[[Item], Collected | None]:
-        """Return a function that logs each item, and collects the items for `before_end`.
+        """Return a function that logs each item and, for `before_end`, collects the items.
 
-        If `before_end` waits for the whole, it returns the whole with the last item.
+        With the last item it returns the collected answer if `before_end` was given a function, else None.
         """
         collector = self._collector(self._prepared[index]) if self._before_end is not None else None
 

@@ -23,9 +23,9 @@ MAX_CHAR_BYTES = 4
 """The most bytes of one character in UTF-8."""
 
 CHARS_PER_VALUE = 16
-"""The characters that each message, field and value of a conversation counts beside its text.
+"""The number of characters for which each message, field and value of a conversation counts, beside its text.
 
-A template goes through them all.
+A template goes through all of them.
 """
 
 
@@ -94,7 +94,8 @@ class Tokenizing:
     async def pair(self, account: str, model: Model, request: RankRequest) -> PreparedPrompt:
         """Return the tokens of a query and a document, whose end is cut off where it is too long.
 
-        Raises InvalidRequest: for a query that leaves no room for a document, or an instruction that no one is given.
+        Raises InvalidRequest: for a query that leaves no room for a document, or an instruction for a model that takes
+        none.
         """
         capabilities, field = model.capabilities, request.names.prompt
         _within(capabilities, field, request.query)
@@ -148,7 +149,10 @@ def _pair(model: Model, request: RankRequest, document: str) -> PreparedPrompt:
 
 
 def _within(capabilities: Capabilities, field: str, text: str) -> str:
-    """Return the text. Raises InvalidRequest: when its bytes are more than a context of the longest tokens has."""
+    """Return a text unchanged, after checking its size.
+
+    Raises InvalidRequest: when the text has more bytes than a context full of the longest tokens.
+    """
     longest = capabilities.longest_token_bytes
     if len(text) * MAX_CHAR_BYTES > capabilities.max_model_len * longest:
         num_tokens = -(-len(text.encode(errors="replace")) // longest)

@@ -33,8 +33,8 @@ from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.pools.foreign_settings import has_adapters, opaque_digest, own_keys_of
 from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
-from gateway.pools.here import Here
 from gateway.pools.rooms import Rooms, starts_when_asked
+from gateway.pools.this_machine import ThisMachine
 from gateway.support.worker import Worker, stop_all
 
 POLL_S = 5.0
@@ -90,21 +90,22 @@ class LivePools(Mapping[str, Pool]):
         forget_routes: Callable[[], None],
         connect_foreign: ConnectForeign | None = None,
         *,
-        here: Here | None = None,
+        this_machine: ThisMachine | None = None,
         cold_start_s: float = 60.0,
     ) -> None:
         """Make the pools, of which there are none before `start`.
 
         bases: replaced in place whenever another base model is served, after which forget_routes is called.
         connect_foreign: None leaves out the pools of other makers' servers.
-        here: None for models whose folders are as in the rows, and engines on sockets alone.
+        this_machine: the keys and folders of this machine; None: models are in the folders of the rows, and no engine
+        is on TCP.
         cold_start_s: seconds for which a request waits for the first replica of a pool that starts some when requests
         come.
         """
         self.rooms = Rooms(cold_start_s)
         """The rooms in which requests wait for a first replica."""
-        self._here = here
-        self._is_announced = here is None
+        self._this_machine = this_machine
+        self._is_announced = this_machine is None
         self._connect_foreign = connect_foreign
         self._database = database
         self._bases = bases
@@ -243,12 +244,12 @@ class LivePools(Mapping[str, Pool]):
         The machine's key is announced before an engine on TCP is connected to.
         """
         found = await list_served(conn, pool_ids)
-        if self._here is None:
+        if self._this_machine is None:
             return found
         if not self._is_announced and any(replica.public_key for each in found for replica in each.replicas):
-            await self._here.announce(conn)
+            await self._this_machine.announce(conn)
             self._is_announced = True
-        return [self._here.placed(each) for each in found]
+        return [self._this_machine.placed(each) for each in found]
 
     async def _report_used(self) -> None:
         for revision in self._revisions.values():
@@ -386,9 +387,9 @@ class LivePools(Mapping[str, Pool]):
 
 
 def _digest_of(row: RevisionRow, model: Served) -> str:
-    """Return the digest of the base that a revision serves.
+    """Return the digest of the base that a revision serves, by which adapters find the pools that can apply them.
 
-    Adapters of a model do not answer where its servers cannot load them: to them it is another base.
+    If the revision's servers cannot load adapters, the digest is one that no adapter has.
     """
     if isinstance(model, OpaqueModel) or has_adapters(row.driver, row.settings):
         return model.digest

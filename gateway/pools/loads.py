@@ -56,7 +56,7 @@ class PoolLoads(Worker):
 def _may_run(pool: Pool) -> bool:
     """Tell whether a pool has replicas or wants some.
 
-    A pool that cannot start wants one until its load changes that.
+    A pool whose replicas cannot start counts, too: it wants one until its load changes that.
     """
     return bool(pool.replicas) or pool.num_wanted > 0
 

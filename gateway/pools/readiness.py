@@ -34,9 +34,10 @@ class GatewayReadiness:
         self._is_leaving = True
 
     async def is_ready(self) -> bool:
-        """Tell whether new requests should come here.
+        """Tell whether new requests should come to this gateway.
 
-        They should while the database answers, some pool has a ready replica or none wants one, and the gateway stays.
+        They should while the database answers, some pool has a ready replica or none wants one, and the gateway is not
+        about to stop.
         """
         if self._is_leaving:
             return False

@@ -19,7 +19,7 @@ class Rooms:
     def __init__(self, max_wait_s: float) -> None:
         """Make rooms. max_wait_s: seconds for which a request waits for a first replica."""
         self.awaited = asyncio.Event()
-        """Set when a request begins to wait where none did."""
+        """Set when a request begins to wait in a room of this gateway where no other request waits."""
         self._max_wait_s = max_wait_s
         self._is_leaving = False
         self._rooms: dict[str, WaitingRoom] = {}

@@ -34,14 +34,14 @@ WAL = "wal"
 PARTIAL_SUFFIX = ".partial"
 """The suffix of the log's file that pg_receivewal is writing."""
 
-GONE = (
+LOG_LOST = (
     "can no longer access replication slot",
     "has already been removed",
     "invalidated",
     "is not in this server's history",  # the server was restored to a moment before
     "is ahead of the WAL flush position of this server",
 )
-"""Parts of the error messages of a server that no longer has the write-ahead log from the archive's end on."""
+"""Parts of the error messages of a server that no longer has the log that follows the archive's last file."""
 
 NO_SLOT = f'replication slot "{SLOT}" does not exist'
 
@@ -50,7 +50,7 @@ HELD_S = 2.0
 
 STATUS_EVERY_S = 1
 RETRY_S = 5.0
-LOOK_EVERY_S = 1.0
+POLL_S = 1.0
 STOP_S = 30.0
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 _SEGMENT = re.compile(r"[0-9A-F]{24}")
@@ -159,7 +159,10 @@ def wal_since(archive: Path, segment: str) -> list[Path]:
 
 
 def take_base(dsn: str, archive: Path) -> Path:
-    """Add a base backup. Blocks; raises ArchiveError."""
+    """Add a base backup of a server to an archive, verify it, and return its folder. Blocks.
+
+    Raises ArchiveError: when a program of PostgreSQL fails.
+    """
     unfinished = make_private_folder(archive / BASES) / f"unfinished-{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -173,9 +176,9 @@ def take_base(dsn: str, archive: Path) -> Path:
 
 
 def verify_base(base: Path) -> None:
-    """Read every file of a base backup again, and its log where it is of these programs' version.
+    """Read every file of a base backup again, and its log where it is of these programs' version. Blocks.
 
-    Blocks; raises ArchiveError.
+    Raises ArchiveError: when a file is missing or damaged.
     """
     verify = program("pg_verifybackup")
     shown = subprocess.run([verify, "--version"], capture_output=True, text=True, check=True).stdout
@@ -185,7 +188,7 @@ def verify_base(base: Path) -> None:
 
 
 def prune(archive: Path, num_bases: int) -> None:
-    """Delete all but the newest base backups, and the log from before them."""
+    """Delete all base backups of an archive but the newest num_bases, and the log from before them."""
     found = bases(archive)
     if len(found) <= num_bases:
         return
@@ -246,7 +249,10 @@ _HOLDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1"
 
 
 def _wait_until_free(dsn: str) -> None:
-    """Wait until nobody receives from the slot. Raises ArchiveError: when somebody goes on."""
+    """Wait until nobody receives from the replication slot.
+
+    Raises ArchiveError: when somebody still receives from it after HELD_S.
+    """
     deadline = time.monotonic() + HELD_S
     while (pid := asyncio.run(_holder(dsn))) is not None:
         if time.monotonic() > deadline:
@@ -281,14 +287,14 @@ def keep_archive(
     num_bases: int,
     report: Callable[[str], None],
     stop: threading.Event,
-    on_look: Callable[[], None] = lambda: None,
+    on_poll: Callable[[], None] = lambda: None,
 ) -> None:
     """Receive the log, and take base backups, until `stop` is set. While the server is away, wait for it.
 
-    An archive from whose end the server has no log any more is set aside whole, and another one begun in its place.
-    After a server's restore, which begins a timeline, a base backup is due at once.
+    If the server no longer has the log that follows the archive's last file, the archive is set aside whole and another
+    one is begun in its place. After a server's restore, which begins a timeline, a base backup is due at once.
 
-    on_look: called about each second, to put into the archive what else belongs there.
+    on_poll: called about each second, to put other files into the archive that a restore needs.
 
     Raises ArchiveError: when the first start of the receiver or the first base backup fails.
     """
@@ -302,10 +308,10 @@ def keep_archive(
                 report(f"the log cannot be received: {failure}")
                 receiver.stop()
                 is_down = True
-                is_gone = is_gone or any(part in failure for part in GONE)
+                is_gone = is_gone or any(part in failure for part in LOG_LOST)
                 stop.wait(RETRY_S)
             try:
-                on_look()
+                on_poll()
                 if is_gone:
                     report(f"set aside what was archived so far: {_set_aside(dsn, archive)}")
                     is_gone = False
@@ -321,7 +327,7 @@ def keep_archive(
                     raise
                 report(str(error))
                 stop.wait(RETRY_S)
-            stop.wait(LOOK_EVERY_S)
+            stop.wait(POLL_S)
     finally:
         receiver.stop()
 

@@ -1,6 +1,7 @@
 """The whole database to one file and back, with PostgreSQL's own `pg_dump` and `pg_restore` from the wheel.
 
-Passwords go to them through the environment, which only their own user can read; a command line is for everybody.
+Passwords go to these programs through the environment, which only the process's own user can read; every user can read
+a command line.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ APPLICATION_NAME = "lorikeet-backup"
 LEFT_OUT = ("public.kept_replies", "public.request_contents", "public.background_responses", "public.background_events")
 """The tables whose rows a dump leaves out.
 
-Encrypted replies of a day: a dump has only that their keys were used, so that after a restore none of them runs again.
-Content of requests and replies, which is promised to be gone after its days. Responses that run in the background,
-which are not to run again after a restore: those that ended are stored responses, too.
+`kept_replies`: the encrypted replies of a day. The dump only says which idempotency keys were used, so that none of
+these requests runs again after a restore.
+`request_contents`: content of requests and replies, which is promised to be gone after its days.
+`background_responses` and `background_events`: responses that run in the background, which must not run again after a
+restore. A response that has ended is dumped as a stored response.
 """
 
 
@@ -239,7 +242,9 @@ async def drop_everything(dsn: str) -> None:
 def dump(dsn: str, snapshot_id: str, path: Path) -> None:
     """Write the database as of a snapshot to a file in PostgreSQL's custom format, without the rows of LEFT_OUT.
 
-    Blocks; raises DumpFailed.
+    Blocks.
+
+    Raises DumpFailed: when `pg_dump` fails.
     """
     arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot_id}", f"--file={path}"]
     _run("pg_dump", dsn, [*arguments, *(f"--exclude-table-data={table}" for table in LEFT_OUT)])
@@ -248,7 +253,7 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
 def restore(dsn: str, path: Path) -> None:
     """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
 
-    Options of columns that a server of an earlier major keeps for itself are left out: others refuse them.
+    Options that servers of an older major version store at columns are left out: newer servers refuse them.
 
     Raises DumpFailed: when the file cannot be read into the database.
     """

@@ -130,9 +130,9 @@ class RecoveredPostgres:
 
 
 def checked_base(archive: Path, at: datetime.datetime | None) -> Path:
-    """Return the base backup that a moment is restored from, once all of its files were read.
+    """Return the base backup that a moment is restored from, once all of its files were read. Blocks.
 
-    Blocks; raises ArchiveError.
+    Raises ArchiveError: when there is no such base backup, or one of its files is damaged.
     """
     base = base_before(archive, at)
     verify_base(base)

@@ -190,9 +190,9 @@ class ExperimentLoader:
         return Route(model, _model(live), live.pool_name, adapter, _treatment(live, target), name)
 
     async def _units(self, experiment_id: str, listed_at: datetime.datetime) -> Exposed:
-        """Return the units that keep an earlier epoch. They are read once, however many requests wait for them.
+        """Return the units that keep the arm of an earlier epoch. The database is read once for all requests that wait.
 
-        listed_at: the time at which their list changed last.
+        listed_at: the time at which the list of these units changed last.
         """
         known = self._exposed.pop(experiment_id, None)
         if known is None or known[0] != listed_at or _has_failed(known[1]):
@@ -209,9 +209,9 @@ class ExperimentLoader:
 
 
 def exposed_of(keys: bytes, epochs: bytes) -> Exposed:
-    """Return the index of units. keys: the first eight bytes of each digest.
+    """Return the epochs of units, sorted by digest for look-ups.
 
-    epochs: each unit's epoch, in the same order.
+    keys: the first eight bytes of each digest. epochs: each unit's epoch, in the same order.
     """
     numbers = np.frombuffer(keys, dtype="<u8")
     order = np.argsort(numbers, kind="stable")

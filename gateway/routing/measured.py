@@ -24,8 +24,8 @@ FAILED_MS = 60_000.0
 NUM_SAMPLES = 64
 MIN_SAMPLES = 20
 LATE_SHARE = 0.95
-"""The number of times to first tokens that are kept of each model, the least number for a bound on late ones, and the
-share of them below the bound."""
+"""The number of latest times to a first token that are stored for each model, the least number from which a bound for
+late ones is computed, and the share of times that are expected below this bound."""
 
 
 def _no_times() -> array[float]:
@@ -42,9 +42,10 @@ class Speed(msgspec.Struct):
     """The last times to a first token: for each the second of the measurement, then the milliseconds."""
 
     def late_ms(self, now_s: float) -> float | None:
-        """Return the time that one of 20 further first tokens is expected to pass; None where too few were measured.
+        """Return the milliseconds that one of 20 first tokens is expected to pass; None: too few were measured.
 
-        The k-th least of n times is exceeded by (n + 1 - k) of n + 1 further ones: more than the k-th of n themselves.
+        Among n + 1 further times, n + 1 - k are expected to pass the k-th least of n measured ones; k is the least for
+        which these are at most one in 20.
         """
         pairs = zip(self.last[::2], self.last[1::2], strict=True)
         times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from gateway.domain.billing.pricing import WHOLE_BASIS_POINTS
 from gateway.domain.limits.work import Price, Prices
 from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.policy.document import Document, copy_targets_of, targets_of
@@ -21,9 +22,6 @@ from gateway.routing.measured import Measured
 from gateway.routing.policies import RoutedPolicy
 from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
-
-BASIS_POINTS = 10_000
-"""The parts of a price by which limits count."""
 
 _GONE = TargetFacts(is_usable=False)
 
@@ -41,8 +39,8 @@ class Planned(msgspec.Struct, frozen=True):
     """The route or the experiment of each usable target, by its model string."""
 
 
-async def always_the_pools(project_id: str, pool: str) -> KeyUse:
-    """Return that requests are sent with the pool's own key. Both arguments are ignored."""
+async def always_pool_key(project_id: str, pool: str) -> KeyUse:
+    """Return "pool": requests are sent with the pool's own key. Both arguments are ignored."""
     return "pool"
 
 
@@ -56,7 +54,7 @@ class Planner:
         is_ready: Callable[[str], bool],
         measured: Measured | None = None,
         *,
-        key_use: Callable[[str, str], Awaitable[KeyUse]] = always_the_pools,
+        key_use: Callable[[str, str], Awaitable[KeyUse]] = always_pool_key,
     ) -> None:
         """Plan with nothing measured yet, unless measured has speeds.
 
@@ -137,8 +135,8 @@ class Planner:
         speed = self.measured.find(project_id, route.model, now_s)
         return TargetFacts(
             is_ready=self._is_ready(route.base) and use != "missing",
-            input_nanos=price.input // BASIS_POINTS,
-            output_nanos=price.output // BASIS_POINTS,
+            input_nanos=price.input // WHOLE_BASIS_POINTS,
+            output_nanos=price.output // WHOLE_BASIS_POINTS,
             first_token_ms=None if speed is None else speed.first_token_ms,
             late_ms=None if speed is None else speed.late_ms(now_s),
             token_ms=None if speed is None else speed.token_ms,

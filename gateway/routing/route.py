@@ -36,7 +36,7 @@ class OwnName(msgspec.Struct, frozen=True):
     """The name of an alias, an experiment or a routing policy that a project or its organization made."""
 
     owner_id: str
-    """The project, or the organization that made a policy for all its projects."""
+    """The id of the project, or of the organization that made a policy for all its projects."""
     created_at: datetime.datetime
     has_several_targets: bool = False
     """True where other requests with this name may go to other targets."""
@@ -53,7 +53,8 @@ class Route(msgspec.Struct, frozen=True):
     base: str
     adapter: RoutedAdapter | None = None
     treatment: Treatment | None = None
-    """The changes that the name makes to requests: those of an experiment's arm, or of the alias that one became."""
+    """The changes that the name makes to requests: those of an experiment's arm, or of the alias that an experiment
+    became."""
     named: OwnName | None = None
     """The project's own name, where the route was asked for by one."""
 

@@ -1,8 +1,8 @@
 """The user that agents, gateways and engines run as: the one who started `serve` or, under root, a user of their own.
 
 That user has to reach the program, the data folder and the folders of settings. If that user cannot, since all of it is
-in root's own folder for example, the processes run as root, and the log says why. Modes are never widened for that
-user's sake, but of the data folder itself: it may add files there, and cannot remove those of others.
+in root's own folder for example, the processes run as root, and the log says why. No other folder is opened to that
+user. Only the data folder gets wider modes: the user may add files there, and cannot remove those of others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def server_account(settings: Settings, report: Callable[[str], None]) -> Account
 def owner_of_models(settings: Settings, account: Account | None) -> Account | None:
     """Return the user as which base models are prepared: that of the children, once the folder of models is theirs.
 
-    The first start prepares as root, who may install what the demo's model comes in.
+    The first start prepares as root, who may install the package that brings the demo's model.
     """
     folder = settings.model_cache_dir
     return account if account is not None and folder.exists() and folder.stat().st_uid == account.uid else None
@@ -100,9 +100,8 @@ def _out_of_reach(settings: Settings, account: Account) -> str | None:
 def hand_over(settings: Settings, account: Account) -> None:
     """Make a user the owner of their files in the data folder, as far as the files are root's.
 
-    This process holds the folder's lock. Walks by descriptors and follows no link: an engine of before may be running,
-    as
-    that user.
+    This process holds the folder's lock. Walks by descriptors and follows no link: an engine that an earlier start left
+    may be running as that user.
     """
     os.chown(settings.data_dir, 0, account.gid)
     settings.data_dir.chmod(0o1771)  # sticky: they add files, and remove none but their own

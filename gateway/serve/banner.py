@@ -12,7 +12,7 @@ from gateway.settings import Settings
 
 
 def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes: str = "") -> str:
-    """Return several lines, without a newline at the end.
+    """Return the lines that tell how to use a server that is ready, without a newline at the end.
 
     num_demo_pools: pools of the demo, one or two.
     computes: the number format and the device of the engine; "" is not shown.

@@ -45,9 +45,8 @@ def worker_command() -> list[str]:
 
 
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
-    """Return the environment in which a gateway reads back these settings.
+    """Return the environment from which a gateway reads these settings, with the prepared model and the database.
 
-    The settings have the model prepared and the database running.
     dsn: the connection string of the role that gateways use. It holds a password, and travels here rather than on a
     command line that every user can list.
     """

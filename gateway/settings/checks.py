@@ -20,7 +20,7 @@ class BadSetting(ValueError):
 
 
 def check(settings: Settings) -> None:
-    """Check all settings. Raises BadSetting: for the first that does not fit."""
+    """Check all settings. Raises BadSetting: for the first setting that does not fit."""
     _check_model_name(settings)
     _check_engine_endpoint(settings.engine)
     _check_metrics_listen(settings)

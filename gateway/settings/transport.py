@@ -18,7 +18,7 @@ PG_SSLMODE = "PGSSLMODE"
 def check_transport(settings: Settings, environ: Mapping[str, str]) -> None:
     """Check that nothing secret crosses a network without TLS, unless the operator allows it by name.
 
-    Raises BadSetting: when something would.
+    Raises BadSetting: when a secret would, and no setting allows it.
     """
     is_behind_tls = settings.public_url.startswith("https://")
     if not is_local(settings.host) and not is_behind_tls and not settings.plain_http:

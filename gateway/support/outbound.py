@@ -99,7 +99,7 @@ def new_client(timeout: httpx.Timeout | float, tls: ssl.SSLContext | None = None
 def trusted_authorities() -> ssl.SSLContext:
     """Return the authorities of the system, or of SSL_CERT_FILE where that is set, and those that come with httpx.
 
-    A small container has no others; a company's own are nowhere else.
+    The system of a small container may have no authorities; a company's own are in the system alone.
     """
     return _authorities_of(os.environ.get("SSL_CERT_FILE"))
 
@@ -173,9 +173,7 @@ def _written_address(host: str) -> str | None:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether the internet reaches an address that is neither this machine's own nor a cloud's.
-
-    A cloud's address is that of its service to its machines.
+    """Tell whether an address is on the internet: neither this machine's own nor a cloud's metadata service.
 
     Raises ValueError: for a text that is not an address.
     """
@@ -203,7 +201,7 @@ def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _is_our_own(address: str) -> bool:
     """Tell whether an address is one of this machine's interfaces.
 
-    Exactly then the system answers from the address itself. Nothing is sent.
+    It is one exactly if the system takes the same address as the source of packets to it. Nothing is sent.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:

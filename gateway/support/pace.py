@@ -34,19 +34,19 @@ class Pace:
         self._busy_until_s: dict[str, float] = {}
 
     def take(self, tenant: str, num_requests: float = 1.0) -> None:
-        """Count requests of a tenant. A single one is never too large.
+        """Count requests of a tenant. A single call is never refused for its size alone.
 
-        Raises LimitReached: when they come faster than the pace allows.
+        Raises LimitReached: when requests come faster than the pace allows.
         """
         self._take(tenant, num_requests, self._ahead_s)
 
     def in_parts(self, tenant: str, most: float) -> Callable[[float], None]:
-        """Return a function that counts one request of a tenant part by part.
+        """Return a function that counts one request of a tenant part by part, and raises as `take`.
 
-        most: the most that its parts may add up to.
+        most: the most that the request's parts may add up to.
 
-        The first part is counted as by `take`. Further ones pass while all that is counted is within `most` where that
-        is more than the burst, so that also here a single request is never too large. The function raises as `take`.
+        The first part is counted as by `take`. Further parts may exceed the burst up to `most`, so that a request whose
+        first part was accepted is not refused for its size.
         """
         ahead_s = self._ahead_s
 
@@ -69,7 +69,7 @@ class Pace:
         self._set(tenant, after_s, now_s)
 
     def charge(self, tenant: str, num_requests: float) -> None:
-        """Count further requests of a tenant afterwards, so that the next ones wait for them."""
+        """Count further requests of a tenant without refusing them; later requests wait the longer."""
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         self._set(tenant, busy_until_s + num_requests * self._interval_s, now_s)

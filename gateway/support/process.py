@@ -160,7 +160,7 @@ def make_private(path: Path, text: str) -> str:
 def _written(path: Path, text: str) -> Path:
     """Write text to a temporary file beside path, on disk, readable by its owner alone, and return the file.
 
-    The file's name is nobody else's: processes of several containers, which share the folder, may have the same pid.
+    The file's name is random, since processes of several containers that share the folder may have the same pid.
     """
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)

@@ -164,9 +164,8 @@ class Authenticator:
 def principal_of(key: FoundKey) -> Principal:
     """Return the principal of a key: all facts about the key that a request needs.
 
-    A user's key never does more than the user may. Without a role, neither in the organization nor in the key's
-    project,
-    the user has no part in it, and the key none.
+    A user's key never does more than the user may: if the user has a role neither in the organization nor in the key's
+    project, the key may do nothing.
     """
     scopes, permissions = frozenset(key.scopes), of_scopes(key.scopes)
     if key.owned_by_user:

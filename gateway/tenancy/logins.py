@@ -138,7 +138,7 @@ class Logins:
         return await self.admit(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
-        """Return the user whose password and, where the user has an authenticator, code these are.
+        """Return the user with this e-mail address, whose password and, if they have one, authenticator fit.
 
         Raises as `log_in`.
         """
@@ -165,7 +165,7 @@ class Logins:
         return left is not None
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
-        """Return the user whose password this is. The attempt counts as failed until a login succeeds.
+        """Return the user with this e-mail address and password. The attempt counts as failed until a login succeeds.
 
         Raises as `log_in`.
         """

@@ -135,7 +135,7 @@ class Passkeys:
     async def check_new(self, credential: NewCredential, holder: str) -> VerifiedPasskey:
         """Check a new passkey. holder: the id of the login that asked for it.
 
-        Raises InvalidRequest: when it is none, or does not answer a challenge that is still good.
+        Raises InvalidRequest: when the passkey is not valid, or its challenge is unknown or too old.
         """
         party, challenge = self.party, self._answered("add", holder, credential.client_data)
         checked = None if challenge is None else await asyncio.to_thread(_check_new, credential, challenge, party)
@@ -180,7 +180,7 @@ class Passkeys:
         return await self._logins.admit(user, client, found.id)
 
     def _answered(self, purpose: Purpose, holder: str, client_data: bytes) -> bytes | None:
-        """Return the challenge that a browser's statement answers; None unless it was made for this, and of late."""
+        """Return the challenge that client data answers; None if it is too old, or of another purpose or holder."""
         challenge = _challenge_of(client_data)
         if challenge is None:
             return None

@@ -18,7 +18,7 @@ Sources = str | Mapping[str, str]
 """The source of a chat template, or the sources of several by name: `default` and `tool_use`."""
 
 TOOLS = frozenset({"tools", "xml_tools"})
-"""The variables in which a template gets the tools of a request: that of most, and that of SmolLM3's."""
+"""The variables in which templates read the tools of a request: `tools` in most, `xml_tools` in SmolLM3's."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names under which a message may have its reasoning
 _END_OF_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # its last space tells whether the template keeps spaces
 

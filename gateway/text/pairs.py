@@ -13,7 +13,10 @@ from gateway.text.options import Rendering
 from gateway.text.tokenizer import Tokenizer
 
 QUERY, DOCUMENT = "query", "document"
-"""The roles of the two texts in a chat template, as sentence-transformers has them. An instruction is a system's."""
+"""The roles of the messages with the two texts, as sentence-transformers' chat templates have them.
+
+An instruction is a message of the role `system`.
+"""
 
 
 class EncodedPair(NamedTuple):

@@ -30,7 +30,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 class Pieces:
     """The cached token ids of pieces of text, of which the least recently used are dropped. Any thread may encode.
 
-    Each owner has pieces of its own, so that the time of a text does not tell whether somebody else has sent it.
+    Each owner has pieces of its own: the time to encode a text does not tell whether somebody else has sent the text.
     """
 
     def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:

@@ -150,7 +150,7 @@ def _cards(text: str) -> Iterable[Span]:
 
 
 def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
-    """Yield the spans of payment card numbers. groups: groups of digits, one beside the other."""
+    """Yield the spans of payment card numbers. groups: the spans of the groups of digits in one row, in order."""
     ends = list(itertools.accumulate((end - start for start, end in groups), initial=0))
     digits = "".join(text[start:end] for start, end in groups)
     # Sums up to each digit with every other one doubled: those with even indices, and those with odd ones.

@@ -47,7 +47,7 @@ class Tokenizer:
         *,
         has_segments: bool = True,
     ) -> None:
-        """Set up a tokenizer. has_segments: the model is told which of two texts a token is of, where ids differ."""
+        """Set up a tokenizer. has_segments: True: the model is told to which of two texts each token belongs."""
         self.has_segments = has_segments
         self.backend = backend
         self._template = ChatTemplate(templates, special_tokens or {}) if templates else None

@@ -64,7 +64,7 @@ class WebhookSender:
         timeout_s: float = TIMEOUT_S,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare the sender. wake: set when a message may wait; None: the sender looks each POLL_S."""
+        """Prepare the sender. wake: set when a message may wait; None: the sender queries for messages every POLL_S."""
         self._database = database
         self._secrets = secrets
         self._guard = Guard.of(allow_private=allow_private)

@@ -118,7 +118,7 @@ def _archive(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             num_bases=arguments.bases,
             report=report,
             stop=stop,
-            on_look=lambda: copy_keys(key_files(settings), arguments.folder),
+            on_poll=lambda: copy_keys(key_files(settings), arguments.folder),
         )
     return EXIT_OK
 

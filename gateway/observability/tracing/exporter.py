@@ -24,7 +24,7 @@ from gateway.support.worker import Worker
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 8192
-"""Spans that wait to be sent; at a thousand requests a second, those of two or three seconds."""
+"""The most spans that wait to be sent: those of two or three seconds, at a thousand requests a second."""
 BATCH_SPANS = 1024
 """The most spans of one message."""
 EVERY_S = 1.0
@@ -66,8 +66,8 @@ class Exporter:
     ) -> None:
         """Prepare the exporter.
 
-        url: the collector's own for traces, which ends in /v1/traces with most.
-        headers: sent with each message, such as a key of the collector.
+        url: the URL at which the collector takes traces; it usually ends in /v1/traces.
+        headers: HTTP headers of each message, such as one with a key of the collector.
         resources: as for `encode_request`, with version.
         outcomes: counts spans by what became of them: sent, no_room or not_taken.
         """
@@ -147,7 +147,7 @@ class Exporter:
         return None
 
     async def _post(self, body: bytes) -> None:
-        """Send one message. Raises NotTaken: when the collector does not say that it has it."""
+        """Send one message. Raises NotTaken: when the collector does not confirm that it has the message."""
         assert self._client is not None, "it was started"
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -162,7 +162,7 @@ class Exporter:
         self._being_sent = []
 
     def _note_away(self, why: str) -> None:
-        """Log that the collector does not accept messages, once until it accepts one again."""
+        """Log that the collector does not accept messages, unless this was logged since it accepted one last."""
         if not self._is_away:
             log.warning("spans_not_taken", why=why, num_spans=len(self._being_sent))
         self._is_away = True

@@ -47,9 +47,10 @@ class Trace:
         return self._begin(name, kind, (parent or self.first).span_id, service)
 
     def finish(self, name: str, attributes: Attributes, error: str = "", *, is_our_fault: bool = True) -> None:
-        """End the first span of what runs apart from a request.
+        """End the first span of a trace of work that runs apart from a request.
 
-        error: the type of the error that ended it; "" for none. is_our_fault: False where the error is the caller's.
+        error: the type of the error that ended the work; "" for none. is_our_fault: False where the error is the
+        caller's.
         """
         self.first.name, self.first.attributes = name, attributes
         if error:
@@ -80,11 +81,12 @@ class Traced:
 
     def __init__(self, id: str = "", header: str = "", trace: Trace | None = None) -> None:
         self.id = id
-        """The id of the trace that is worth looking for: the client's, or our own of a request that is traced."""
+        """The id of the trace to look for the request in: the client's or, if the request is traced, our own; "" for
+        none."""
         self.header = header
-        """The header `traceparent` for what the request causes, where no span of ours is in between."""
+        """The header `traceparent` that the request's calls of others carry, where no span of ours is in between."""
         self.trace = trace
-        """None where the request is not traced."""
+        """The request's spans; None where the request is not traced."""
 
     def part(self) -> Traced:
         """Return the trace for work that the request causes and that runs apart from the request."""
@@ -119,7 +121,7 @@ class Tracer:
 
 
 def passed_on(header: str, kind: Kind = "server") -> Traced:
-    """Return the trace context of a request of which this gateway records no spans: that of the client is passed on."""
+    """Return the trace context of a request of which this gateway records no spans: the client's, if there is one."""
     parent = read_parent(header) if header else None
     if parent is None:
         return UNTRACED

@@ -1,4 +1,8 @@
-"""POST and GET of batches. A key sees the batches of its project alone; any other is the same 404 as none."""
+"""POST and GET of batches.
+
+A key sees the batches of its project alone. The id of another project's batch gets the same 404 as an id that does not
+exist.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ _ID = re.compile(r"batch_[a-z2-7]{24}")
 
 
 def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """Return the routes. Each project has a pace of its own."""
+    """Return the routes of batches. Each project has a pace of its own."""
     pace = Pace(PER_S, BURST, what="batches")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="batches that are made and cancelled")
 

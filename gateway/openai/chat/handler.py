@@ -162,7 +162,7 @@ def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: Request
             max_tokens="max_completion_tokens" if is_modern else "max_tokens",
             grammar=grammar_field or ("tools" if tools.use else None),
             logprobs="top_logprobs" if wire.logprobs else "prompt_logprobs",
-            shows_prompt=_shows_prompt(wire),
+            shows_prompt=_prompt_field(wire),
         ),
         sampling=sampling_params(
             wire,
@@ -182,7 +182,7 @@ def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: Request
     )
 
 
-def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
+def _prompt_field(wire: ChatCompletionRequest) -> str | None:
     """Return the name of the field that asks for the prompt's tokens, or None."""
     if wire.return_token_ids:
         return "return_token_ids"

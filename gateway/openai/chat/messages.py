@@ -1,4 +1,4 @@
-"""Chat messages from the wire to a chat template's: text and tool calls, each refusal with a path."""
+"""Converts chat messages to those of a chat template: text and tool calls. Each refusal has a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's `prediction`: the answer that the client expects. It makes answers faster, and never other ones."""
+"""OpenAI's `prediction`: the answer that the client expects. It makes the answer faster, and never changes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
     """Return the predicted text, "" if nothing is predicted.
 
-    Raises InvalidRequest: when several choices are asked for, as OpenAI's API does.
+    Raises InvalidRequest: when several choices are asked for; OpenAI's API refuses that, too.
     """
     if prediction is None:
         return ""

@@ -85,7 +85,10 @@ def template_arguments(
     effort_field: str = "reasoning_effort",
     verbosity_field: str = "verbosity",
 ) -> tuple[Argument, ...]:
-    """Return the arguments of the chat template that a request asks for. The fields are named as its client does."""
+    """Return the arguments of the chat template that a request asks for.
+
+    effort_field, verbosity_field: the client's names of both fields, for errors.
+    """
     arguments = [
         Argument(name, value, f"chat_template_kwargs.{name}", is_optional=True)
         for name, value in (given or {}).items()

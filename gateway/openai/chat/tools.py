@@ -1,4 +1,4 @@
-"""The tools that a chat completion may or must call: from the wire to `ToolUse`, with the older functions.
+"""Converts the tools of a chat completion, and the older functions, to the tools that may or must be called.
 
 Each refusal has the path of the field. The engine decides whether a schema can be enforced.
 """

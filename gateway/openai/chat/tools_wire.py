@@ -37,7 +37,7 @@ class FunctionObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, Any] | None = None
     """The JSON schema of an object. Without it the function takes no arguments."""
     strict: bool | None = None
-    """The schema is enforced whatever this says."""
+    """Without effect: the schema is always enforced."""
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

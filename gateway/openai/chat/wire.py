@@ -62,7 +62,7 @@ class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
     max_tokens: NumTokens | None = None
     max_completion_tokens: NumTokens | None = None
-    """The most tokens to generate. With `max_tokens`, its older name, only one of the two may be sent."""
+    """The most tokens to generate. A request may have this field or `max_tokens`, its older name, but not both."""
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None

@@ -1,7 +1,7 @@
 """POST, GET and DELETE of conversations and of their items.
 
 A key sees the conversations of its project alone and, where it is restricted to some models, those to which no other
-model has added; any other is the same 404 as none.
+model has added. The id of another conversation gets the same 404 as an id that does not exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ from gateway.support.pace import Pace
 
 PER_S, BURST = 50.0, 200.0
 CHANGES_PER_S, CHANGES_BURST = 5.0, 100.0
-"""Conversations that a project makes and deletes: each second, and at once. A deletion is a row of the audit log."""
+"""The most conversations that a project may make and delete: each second, and at once.
+
+A deletion writes a row of the audit log.
+"""
 
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read that count as one more request against a project's pace."""
@@ -54,7 +57,7 @@ _ITEM_ID = re.compile(r"[a-z]{2,3}_[a-z2-7]{24,32}_[0-9]{1,5}")
 
 
 def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes of conversations. Each project has a pace of its own, by requests and by bytes read."""
     pace = Pace(PER_S, BURST, what="conversations")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="conversations that are made and deleted")
 

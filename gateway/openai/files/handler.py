@@ -1,4 +1,8 @@
-"""POST, GET and DELETE of files. A key sees the files of its project alone; any other is the same 404 as none."""
+"""POST, GET and DELETE of files.
+
+A key sees the files of its project alone. The id of another project's file gets the same 404 as an id that does not
+exist.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +62,9 @@ _ID = re.compile(r"file_[a-z2-7]{24}")
 
 
 def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
-    """Return the routes.
+    """Return the routes of files. Each project has a pace of its own.
 
-    max_bytes: the bound on a file that comes in one request. Each project has a pace of its own.
+    max_bytes: the most bytes of a file that comes in one request.
     """
     pace = Pace(PER_S, BURST, what="files")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="files that are made and deleted")

@@ -37,7 +37,7 @@ _ID = re.compile(r"upload_[a-z2-7]{24}")
 
 
 def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """Return the routes. Each project has a pace of its own."""
+    """Return the routes of uploads. Each project has a pace of its own."""
     pace = Pace(PER_S, BURST, what="uploads")
 
     @post("/uploads", status_code=200, opt=shape(body=CreateUpload, reply=UploadObject))

@@ -54,7 +54,10 @@ def rerank(
     path: str = "/rerank",
     operation: str = "rank_documents",
 ) -> HTTPRouteHandler:
-    """Return the route. path, operation: where it is and its name, which differ for Cohere's and other clients."""
+    """Return the route that ranks documents. Clients of Cohere and of others ask at paths of their own.
+
+    path: the path of the route. operation: the name of the operation in the API's document.
+    """
 
     @post(path, operation_id=operation, status_code=200, opt=SHAPE)
     @idempotent(idempotency, bodies)

@@ -35,9 +35,9 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_tokens_per_doc: NumTokens | None = None
     """The number of a document's first tokens that count; left out: as many as the model's context has room for."""
     instruction: Annotated[str, Meta(max_length=8192)] | None = None
-    """An addition to Cohere's and Jina's API: what makes a document relevant, for models that are told."""
+    """An addition to Cohere's and Jina's API: what makes a document relevant, for models that take an instruction."""
     raw_scores: bool | None = None
-    """An addition to Cohere's and Jina's API: True shows scores as the model gives them, which any number may be."""
+    """An addition to Cohere's and Jina's API: True shows the model's own scores, which are not bounded by 0 and 1."""
     user: str | None = None
     metadata: Metadata | None = None
     priority: int | None = None

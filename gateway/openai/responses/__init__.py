@@ -8,7 +8,7 @@
     truncation                leaves out the oldest turns of a conversation that does not fit the model's context
     reply                     what a run yields as one object, or as the bytes of a stream
     state                     stored responses: what a request goes on from, and what is stored of its reply
-    asked                     a request as it was understood, and the reply that is made of its run
+    checked_request           a request, checked and translated, and the reply that is made of its run
     handler, input_tokens     POST /v1/responses, and the tokens of what it would be asked
     compact, sealed_items     POST /v1/responses/compact, and what the server seals for a client to keep
     background                responses that are queued, and made by whichever gateway has room

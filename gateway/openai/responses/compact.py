@@ -18,7 +18,7 @@ from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of
 from gateway.http.fields import missing
 from gateway.http.shape import shape
-from gateway.openai.responses.asked import asked_of
+from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.conversation import item_id
 from gateway.openai.responses.items import CompactionItem, MessageItem
 from gateway.openai.responses.reply import usage_of
@@ -64,7 +64,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
             previous_response_id=wire.previous_response_id,
             service_tier=wire.service_tier,
         )
-        asked = await asked_of(whole, caller, earlier, pipeline, then=REQUEST)
+        asked = await checked_request(whole, caller, earlier, pipeline, then=REQUEST)
         fields = ExperimentFields(request.scope["headers"], caller, whole)
         context = context_of(
             call,

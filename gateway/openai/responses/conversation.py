@@ -1,4 +1,4 @@
-"""Items: from a client's to the stored and listed form, and from that to a chat template's messages.
+"""Converts items from a client's form to the stored and listed one, and to a chat template's messages.
 
 Each refusal has a path.
 """
@@ -73,9 +73,9 @@ _FIELDS = {
 
 
 def item_id(prefix: str, random_part: str, number: int) -> str:
-    """Return the id of an item.
+    """Return the id of an item of a response.
 
-    random_part: the random part of its response's id. number: the item's number among its items, from 0.
+    random_part: the random part of the response's id. number: the item's number among the response's items, from 0.
     """
     return f"{prefix}_{random_part}_{number}"
 
@@ -183,7 +183,10 @@ def template_messages(
 
 
 def logged_items(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
-    """Return the messages of a request for the request log: only its own items, as earlier requests have theirs."""
+    """Return the messages of a request for the request log.
+
+    Only the request's own items are returned: earlier items are in the log with the requests that sent them.
+    """
     logged = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:
         match item:
@@ -219,9 +222,10 @@ def _check_arguments(items: Sequence[Item]) -> None:
 
 
 def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) -> None:
-    """Add a message.
+    """Add an item's message to the messages.
 
-    merges: instructions and the system messages that follow them are one, as many templates take but one.
+    merges: True: system messages that directly follow the instructions become one with them, since many templates take
+    only one system message.
     """
     role = "system" if item.role == "developer" else item.role
     content = _joined(item.content)

@@ -18,9 +18,9 @@ from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
-from gateway.openai.responses.asked import asked_of
 from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.background.queue import queued
+from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.events import ResponseEvent
 from gateway.openai.responses.options import check_options
 from gateway.openai.responses.state import Earlier, is_to_be_stored, not_allowed, stored_form
@@ -63,7 +63,7 @@ def responses(
             raise not_allowed("responses to be stored, as those in the background are", "background")
         if wire.store or wire.background:
             await stored.check_room(caller.project_id)
-        asked = await asked_of(wire, caller, earlier, pipeline)
+        asked = await checked_request(wire, caller, earlier, pipeline)
         fields = ExperimentFields(request.scope["headers"], caller, wire)
         context = context_of(
             call,

@@ -33,7 +33,7 @@ _DECODER = msgspec.json.Decoder(CountInputTokens)
 
 
 def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlier) -> HTTPRouteHandler:
-    """Return the route. pace: the pace of all requests that only tokenize."""
+    """Return the route of POST /v1/responses/input_tokens. pace: the pace of all requests that only tokenize."""
 
     @post("/responses/input_tokens", status_code=200, opt=shape(body=CountInputTokens, reply=InputTokens))
     async def count_input_tokens(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

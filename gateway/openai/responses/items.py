@@ -37,7 +37,7 @@ class InputPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusal: str | None = None
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
-    """Without effect: what a reply has shown."""
+    """A field of replies, which has no effect when a client sends it back."""
     image_url: Any = None
     detail: Any = None
     file_id: Any = None
@@ -62,13 +62,13 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "item_reference",
     ] = "message"
     id: Annotated[str, Meta(max_length=256)] | None = None
-    """A label of the client's; of an `item_reference` the id of a stored item."""
+    """The client's own label for the item; for an `item_reference`, the id of a stored item."""
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | Annotated[list[InputPart], Meta(max_length=MAX_ITEMS)] | None = None
     status: ItemStatus | None = None
-    """Without effect: what a reply has shown."""
+    """A field of replies, which has no effect when a client sends it back."""
     phase: Phase | None = None
-    """Kept with the message and shown again; without effect on the model."""
+    """A label that is stored and shown with the message, and has no effect on the model."""
     call_id: CallId | None = None
     name: Name | None = None
     arguments: str | None = None
@@ -180,7 +180,8 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
     content: list[ReasoningText] = []
     """The model's thinking before its answer."""
     encrypted_content: str | UnsetType = UNSET
-    """The thinking, sealed, where that was asked for. To be sent back as it is, to the same base model."""
+    """The sealed thinking, where the client asked for it. The client sends it back unchanged, to the same base model.
+    """
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compaction"):
@@ -188,7 +189,7 @@ class CompactionItem(msgspec.Struct, frozen=True, tag_field="type", tag="compact
 
     id: str
     encrypted_content: str
-    """To be sent back as it is, to the same base model."""
+    """The sealed summary. The client sends it back unchanged, to the same base model."""
 
 
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem

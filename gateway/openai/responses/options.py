@@ -1,4 +1,4 @@
-"""From a request for a response to the pipeline's, and the values of the request that the reply repeats."""
+"""The translation of a request for a response into a request to the pipeline, and the values that the reply repeats."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def shows_logprobs(wire: CreateResponse) -> bool:
 def text_request(
     wire: CreateResponse, messages: Sequence[Message], tools: ResponseTools, tier: ServiceTier
 ) -> TextRequest:
-    """Return the pipeline's request.
+    """Return the request to the pipeline for a response.
 
-    Raises InvalidRequest: for fields that are wrong together.
+    Raises InvalidRequest: for fields that contradict each other.
     """
     grammar = _grammar(wire.text.format if wire.text is not None else None)
     if tools.use is not None:
@@ -122,7 +122,10 @@ def initial_response(
     is_stored: bool,
     conversation_id: str | None = None,
 ) -> ResponseObject:
-    """Return a response that has no output yet. sampling: the client's values, and the adapter's for all others."""
+    """Return a response that has no output yet.
+
+    sampling: the sampling parameters: the client's values, and the adapter's where the client set none.
+    """
     text, reasoning = wire.text, wire.reasoning
     return ResponseObject(
         id=id,

@@ -84,9 +84,9 @@ class Reply:
         """
         self.initial = initial
         self.is_stored = False
-        """True if the response was stored; what its last event says."""
+        """True if the response was stored, as the reply's last event tells the client."""
         self.is_added = False
-        """True if the response was added to its conversation; what its last event says."""
+        """True if the response was added to its conversation, as the reply's last event tells the client."""
         self._ids = ids
         self._tools = tools
         self._must_call = must_call
@@ -105,7 +105,8 @@ class Reply:
     async def whole(self, collected: Collected) -> ResponseObject:
         """Return the reply as one object.
 
-        The stored form says that the response is stored; the sent form says whether it was.
+        The first call returns the form to store, which assumes that storing works. Later calls return the form to send,
+        which says whether it worked.
         """
         if self._whole is not None:
             conversation = self._whole.conversation if self.is_added else None
@@ -163,7 +164,7 @@ class ResponseEvents:
     """The encoder of a streamed response."""
 
     def __init__(self, reply: Reply, progress: Progress, *, is_padded: bool) -> None:
-        """Prepare the events of a reply. is_padded: the sizes of events do not tell how long each token is."""
+        """Prepare the events of a reply. is_padded: True: padding hides how long each token is."""
         self._reply = reply
         self._progress = progress
         self._is_padded = is_padded

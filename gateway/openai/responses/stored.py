@@ -1,7 +1,7 @@
 """GET and DELETE of stored responses, and the items of their input.
 
-A key sees the responses of its project alone and, where it is restricted to some models, those of these models; any
-other is the same 404 as none.
+A key sees the responses of its project alone and, where it is restricted to some models, those of these models. The id
+of another response gets the same 404 as an id that does not exist.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from gateway.support.threads import maybe_in_thread
 
 PER_S, BURST = 50.0, 200.0
 DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
-"""Each deletion is a row of the audit log, which an organization's projects write one after another."""
+"""The most stored responses that a project may delete: each second, and at once.
+
+Each deletion writes a row of the audit log, and an organization's rows are written one after another.
+"""
 
 CANCEL_S = 5.0
 """The most seconds for which a cancellation waits for its response to end."""
@@ -69,7 +72,7 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 def stored_responses(
     stored: StoredResponses, background: BackgroundResponses, followers: Followers
 ) -> list[HTTPRouteHandler]:
-    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes of stored responses. Each project has a pace of its own, by requests and by bytes read."""
     pace = Pace(PER_S, BURST, what="stored responses")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored responses")
 

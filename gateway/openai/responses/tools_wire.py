@@ -32,7 +32,7 @@ class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, Any] | None = None
     """The JSON schema of an object. Without it a function takes no arguments."""
     strict: bool | None = None
-    """The schema is enforced whatever this says."""
+    """Without effect: the schema is always enforced."""
     format: CustomFormat | None = None
     """The form of a custom tool's input; any text where it is left out."""
     tools: Annotated[list[ResponseTool], Meta(min_length=1, max_length=MAX_TOOLS)] | None = None

@@ -18,8 +18,9 @@ BYTES_PER_MESSAGE = 16
 """The number of bytes by which a message counts for more than its text: a template also writes its role."""
 
 GUESSES, CLOSE = 4, 200
-"""Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
-at most: lengths may mislead."""
+"""GUESSES: the most times that the number of turns is guessed from the texts' lengths. CLOSE: guessing ends once a
+count differs from the allowed tokens by less than one part in so many. The search then goes on in doubling steps, since
+lengths may mislead."""
 
 OUTPUT_TOKENS = 16
 """The number of tokens to keep free for the answer where the request does not bound it."""
@@ -68,7 +69,7 @@ async def truncated(
     sizes = [num_tool_bytes + each for each in _sizes(messages)]
 
     async def room(num_turns: int) -> int:
-        """Return the tokens that are left in the context without this many turns; negative if they do not fit."""
+        """Return the tokens that are left in the context without the num_turns oldest turns; negative: too many."""
         shortened = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
             num_tokens, most = await pipeline.tokens.counted(context, shortened, "input")
@@ -106,7 +107,7 @@ async def truncated(
 
 
 def _sizes(messages: Sequence[Message]) -> list[int]:
-    """Return the sizes in bytes of a conversation with all turns, then without each further oldest one."""
+    """Return a conversation's sizes in bytes: with all turns, without the oldest one, and so on."""
     starts = set(turn_starts(messages))
     total = sum(_size(message) for message in messages if message["role"] == "system")
     sizes = []

@@ -43,7 +43,7 @@ class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
-    """The schema is enforced whatever this says."""
+    """Without effect: the schema is always enforced."""
 
 
 class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: ReasoningEffort | None = None
     """The effort that the chat template is told, where it reads one."""
     summary: Summary | None = None
-    """Accepted without effect: there are no summaries."""
+    """The kind of summary that the client wants of the thinking. It has no effect: this server makes no summaries."""
     generate_summary: Summary | None = None
     """The older name of `summary`."""
     context: Literal["auto", "current_turn", "all_turns"] | None = None
@@ -102,7 +102,7 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Bounds calls of tools that the server runs, of which there are none."""
+    """A bound on calls of tools that the server runs. It has no effect, since this server runs none."""
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     """`auto` to leave out the oldest turns where the conversation does not fit the model's context."""
@@ -112,11 +112,11 @@ class CreateResponse(SamplingFields, frozen=True, forbid_unknown_fields=True, kw
     """Without effect: prompts are found in the cache by their tokens."""
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     client_metadata: Annotated[dict[str, str], Meta(max_length=64)] | None = None
-    """Without effect: Codex sends it."""
+    """Metadata that Codex sends, without effect here."""
     background: bool | None = None
-    """True to be answered at once, while the response is made; it is stored."""
+    """True to get a reply at once, while the response is made in the background and stored."""
     conversation: ConversationParam | None = None
-    """The conversation that the response goes on from and adds to."""
+    """The conversation that the response continues, and to which its input and output are added."""
     context_management: Any = None
     prompt: Any = None
     prompt_cache_options: Any = None
@@ -163,7 +163,7 @@ class InputTokens(msgspec.Struct, frozen=True):
     """The reply to a count of the tokens of an input."""
 
     input_tokens: int
-    """The number that a response to this input would be billed."""
+    """The number of tokens that a response to this input would be billed for the input."""
     object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
@@ -267,7 +267,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     truncation: Literal["auto", "disabled"] = "disabled"
     store: bool
-    """True if the response is stored. The last event of a stream counts."""
+    """True if the response is stored. In a stream, only the last event says so for certain."""
     background: bool = False
     service_tier: str
     metadata: dict[str, str]

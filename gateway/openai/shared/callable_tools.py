@@ -42,7 +42,7 @@ def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
 
 
 def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequence[str] | None = None) -> None:
-    """Check that no two tools have one name. paths: the path of each tool, where it is not its place in the field.
+    """Check that no two tools have one name. paths: the path of each tool; None: the tool's place in the field.
 
     Raises InvalidRequest: when two tools have one name; the error names the second one.
     """
@@ -57,7 +57,7 @@ def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequ
 def made_call(call_id: str, name: str, arguments: str, path: str) -> dict[str, Any]:
     """Return a tool call of an earlier turn in the form that chat templates take.
 
-    The arguments are an object there, or a text where they are none. path: the path of the arguments.
+    Arguments that are a JSON object are decoded; others stay text. path: the path of the arguments.
 
     Raises InvalidRequest: for arguments that are nested too deeply.
     """

@@ -26,7 +26,7 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: dict[str, Any] | None = None
     """The schema. Any JSON object fits where the schema is left out."""
     strict: bool | None = None
-    """The schema is enforced whatever this says."""
+    """Without effect: the schema is always enforced."""
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,9 +59,9 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 def requested_grammar(
     response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
 ) -> tuple[Grammar | None, str | None]:
-    """Return the grammar, and the field that holds it, such as `structured_outputs.regex`.
+    """Return the grammar that a request asks for, and the field that holds it, such as `structured_outputs.regex`.
 
-    Raises InvalidRequest: for what contradicts itself.
+    Raises InvalidRequest: when several fields ask for a grammar, or a field is wrong.
     """
     by_format = _of_format(response_format) if response_format is not None else None
     if structured_outputs is None:
@@ -109,7 +109,7 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
 
 
 def _given(wanted: StructuredOutputs) -> list[str]:
-    """Return the fields that hold a grammar."""
+    """Return the names of the fields of `structured_outputs` that hold a grammar."""
     return [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
 
 

@@ -96,9 +96,9 @@ async def _once(
 
 
 def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -> bytes:
-    """Return the SHA-256 of the facts that make two requests the same one, the API key among them.
+    """Return the SHA-256 of the facts that make two requests the same one: method, path, body and API key.
 
-    One key may call and read models that another may not.
+    The API key counts since one key may call and read models that another may not.
     """
     parts = (request.method, request.scope["path"], body, caller.api_key_id)
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()

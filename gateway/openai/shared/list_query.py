@@ -39,9 +39,9 @@ def read_listing(
     limit: int = DEFAULT_LIMIT,
     max_limit: int = MAX_LIMIT,
 ) -> Listing:
-    """Read the query of a list. known: names of the parameters that the list has.
+    """Return the query of a list, read from the query parameters of a request.
 
-    order, limit: without one in the query.
+    known: names of the parameters that the list has. order, limit: the values for a query without these parameters.
 
     Raises InvalidRequest: when a parameter is unknown, given twice or wrong; the error names the parameter.
     """

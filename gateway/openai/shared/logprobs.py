@@ -115,7 +115,10 @@ async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> 
 
 
 def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Return the log-probabilities of tokens. offset: characters before the tokens' text in the choice's."""
+    """Return the log-probabilities of tokens in the form of text completions.
+
+    offset: the number of characters that the choice's text has before these tokens.
+    """
     shown = TextLogprobs([], [], [], [])
     for token in tokens:
         logprobs = token.logprobs

@@ -1,4 +1,4 @@
-"""The options that completions of every API share, from wire structs to the pipeline's request."""
+"""Converts the options that completions of every API share from wire structs to the pipeline's request."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def include_usage(request: CommonFields) -> bool:
 def continuous_usage(request: CommonFields) -> bool:
     """Tell whether every chunk of the stream includes the usage so far.
 
-    This is a field of vLLM's. It goes with or without the last chunk that `include_usage` asks for.
+    vLLM has this field. It may be set with or without `include_usage`, which asks for the usage in the last chunk.
     """
     return request.stream_options is not None and bool(request.stream_options.continuous_usage_stats)
 

@@ -31,9 +31,9 @@ def service_tier(wanted: str | None, caller: Principal) -> ServiceTier:
 
 
 def shown_tier(tier: ServiceTier, caller: Principal) -> str:
-    """Return the service tier that a reply shows.
+    """Return the service tier that a reply shows: `default` for a line of a batch.
 
-    A line of a batch is of the tier `batch`, whatever it asks for, which the types of OpenAI's clients do not know:
-    they refuse such a reply. It shows `default`, as OpenAI's own lines do.
+    Lines have the tier `batch`, whatever they ask for. The types of OpenAI's clients lack that tier, so that a reply
+    with it would be refused; the lines of OpenAI's own batches show `default`, too.
     """
     return "default" if caller.is_batch else tier

@@ -1,7 +1,7 @@
 """GET, POST and DELETE of stored chat completions, and the way in which `store` makes one.
 
-A key sees the completions of its project alone and, where it is restricted to some models, those of these models; any
-other is the same 404 as none.
+A key sees the completions of its project alone and, where it is restricted to some models, those of these models. The
+id of another completion gets the same 404 as an id that does not exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from gateway.support.threads import maybe_in_thread
 
 PER_S, BURST = 50.0, 200.0
 DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
-"""Each deletion is a row of the audit log, which an organization's projects write one after another."""
+"""The most stored completions that a project may delete: each second, and at once.
+
+Each deletion writes a row of the audit log, and an organization's rows are written one after another.
+"""
 
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read that count as one more request against a project's pace."""
@@ -99,7 +102,10 @@ def check_store(caller: Principal, wanted: bool | None) -> None:
 async def store_chat(
     chats: StoredChats, caller: Principal, body: bytes, metadata: Mapping[str, str] | None, reply: ChatCompletion
 ) -> None:
-    """Store a reply with what its request's body asked for. Neither fails nor takes long."""
+    """Store a reply with the messages and options of its request's body.
+
+    A failure is only logged, and the time that this takes is bounded.
+    """
     asked = msgspec.structs.asdict(_ASKED.decode(body))
     messages = asked.pop("messages")
     chat = Chat(
@@ -113,7 +119,7 @@ async def store_chat(
 
 
 def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
-    """Return the routes. Each project has a pace of its own, by requests and by what they read."""
+    """Return the routes of stored completions. Each project has a pace of its own, by requests and by bytes read."""
     pace = Pace(PER_S, BURST, what="stored completions")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored completions")
 

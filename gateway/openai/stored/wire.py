@@ -49,7 +49,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The text; null where the message came in parts."""
     refusal: str | None = None
     content_parts: list[Any] | None = None
-    """The parts of a message that came in parts."""
+    """The parts of the content, where the message came in parts."""
     name: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_calls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
     tool_call_id: str | msgspec.UnsetType | None = msgspec.UNSET

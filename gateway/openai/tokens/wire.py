@@ -21,7 +21,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     """The model; the base model where there is only one and this is left out."""
     prompt: str | None = None
-    """A text."""
+    """The text to tokenize."""
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)] | None = None
     """Messages, which the model's chat template renders."""
     tools: Tools | None = None

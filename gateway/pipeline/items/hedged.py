@@ -1,8 +1,7 @@
 """One prompt at two replicas of a pool, where the first token of one is late.
 
-The first to begin answers, the other is aborted and costs nothing.
-
-Both tries are of one reservation, with attempts of their own.
+The first replica to begin answers; the other try is aborted and costs nothing. Both tries share one reservation, and
+each has attempts of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ ATTEMPTS_PER_TRY = 4
 """The number of attempts reserved for each try: `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
 ASKED_AGAIN, LEAST_WAIT_S = 0.5, 0.1
-"""A second try that might not begin is asked for again after this part of the delay, since the first try may stall for
-much longer, but not before this many seconds."""
+"""If a second try may not begin yet, that is checked again after this part of the delay, but at least these seconds:
+the first try may stall for much longer."""
 
 
 class Hedging(msgspec.Struct, frozen=True):
@@ -133,7 +132,7 @@ async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[
 
 
 async def _failed(each: _Try) -> _Try:
-    """Raise the error with which a try failed."""
+    """Raise the error with which a try failed; never returns."""
     await each.first
     raise AssertionError("the try has failed")
 

@@ -255,7 +255,7 @@ class RoutedRequests:
             if copy.payer is not None:
                 payer = replace(context.principal, project_id=copy.payer, models=None, permissions=frozenset())
             route = found if isinstance(found, Route) else None
-            self._copy(context, asked, run, PlacedShadow(route, _unnoted, payer=payer, suffix=f"_{number}"))
+            self._copy(context, asked, run, PlacedShadow(route, _ignore_outcome, payer=payer, suffix=f"_{number}"))
 
     def _count(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
         assert steps.step is not None
@@ -274,5 +274,5 @@ def _label(policy: RoutedPolicy) -> str:
     return f"{policy.named.owner_id}/{policy.name}"
 
 
-def _unnoted(outcome: ShadowOutcome) -> None:
-    """Ignore an outcome: of a copy, only its metric is kept."""
+def _ignore_outcome(outcome: ShadowOutcome) -> None:
+    """Ignore the outcome of a copy, which counts in a metric alone."""

@@ -41,9 +41,9 @@ class Steps:
         self.number = 0
         """The number of the step that is tried."""
         self.num_tried = 1
-        """The steps that were tried, with this one."""
+        """The number of steps that were tried, including the present one."""
         self.instant_ns: int | None = None
-        """The time of the request, once a step was admitted."""
+        """The time of the request in Unix nanoseconds; None until a step was admitted."""
         self.attempts = range(ATTEMPTS_PER_STEP)
         """The numbers of the attempts that the step may make."""
         self.row = 0

@@ -24,10 +24,9 @@ class Trial(msgspec.Struct, frozen=True):
     instant_ns: int | None = None
     """The time of the request in Unix nanoseconds, set by an earlier trial; the rows of all attempts have it."""
     is_followed: Callable[[GatewayError], bool] | None = None
-    """The function that tells whether another target is tried after an error.
+    """The function that tells whether another target is tried after an error; None: no other target is ever tried.
 
-    Then an experiment has had no part in the request; it has one once the run is told that it `serves`. None: no other
-    target is tried.
+    With a function, an experiment records the request for its arm only once the run is told that it `serves`.
     """
 
 

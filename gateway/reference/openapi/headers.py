@@ -124,5 +124,5 @@ ALL = EVERY | RETRY | CODINGS | LIMITS | ADAPTER | EXPERIMENT | ROUTE | DETAILS 
 
 
 def references(*groups: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the `headers` of a reply."""
+    """Return the `headers` of a reply in the document, as references to the components of these groups."""
     return {name: {"$ref": f"#/components/headers/{name}"} for group in groups for name in group}

@@ -31,7 +31,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The name of the component."""
     description: str
     headers: dict[str, Any] = {}
-    """The headers that come with it, beside every reply's."""
+    """The headers of the reply beyond those that every reply has."""
 
 
 FAILURES = {
@@ -69,7 +69,7 @@ FAILURES = {
 
 
 def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
-    """Return `components.responses`."""
+    """Return the document's `components.responses`: one response for each status of an error."""
     return {
         each.name: {
             "description": each.description,

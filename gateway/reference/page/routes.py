@@ -28,7 +28,7 @@ HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\
 """The pattern of a Host header as browsers send it (RFC 9112, section 3.2); any other value is not shown."""
 
 
-class Made(msgspec.Struct, frozen=True):
+class Rendered(msgspec.Struct, frozen=True):
     """The OpenAPI document and its page, encoded."""
 
     document: bytes
@@ -37,17 +37,17 @@ class Made(msgspec.Struct, frozen=True):
 
 def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
-    made_of = once(_make)
+    rendered_of = once(_make)
 
     @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Return this documentation as an OpenAPI document."""
-        return ASGIResponse(body=(await made_of(request.app)).document, media_type="application/json")
+        return ASGIResponse(body=(await rendered_of(request.app)).document, media_type="application/json")
 
     @get("/docs", opt=shape(media=("text/html",)))
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Show this page."""
-        text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
+        text = (await rendered_of(request.app)).page.replace(BASE_URL, base_url(request))
         headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
         return ASGIResponse(body=text.encode(), media_type="text/html", headers=headers)
 
@@ -61,17 +61,17 @@ def documentation() -> list[HTTPRouteHandler]:
     return [get_openapi, get_docs, get_docs_style]
 
 
-def once(make: Callable[[Litestar], Made]) -> Callable[[Litestar], Coroutine[Any, Any, Made]]:
+def once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
     """Return make as a function that runs in a thread once for all callers; again only if the first run fails."""
-    making: asyncio.Task[Made] | None = None
+    making: asyncio.Task[Rendered] | None = None
 
-    async def made_of(app: Litestar) -> Made:
+    async def rendered_of(app: Litestar) -> Rendered:
         nonlocal making
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             making = asyncio.create_task(asyncio.to_thread(make, app))
         return await asyncio.shield(making)  # others may wait for it when one leaves
 
-    return made_of
+    return rendered_of
 
 
 def base_url(request: Request[Any, Any, Any]) -> str:
@@ -81,6 +81,6 @@ def base_url(request: Request[Any, Any, Any]) -> str:
     return f"{scheme}://{host}" if HOST.fullmatch(host) else BASE_URL
 
 
-def _make(app: Litestar) -> Made:
+def _make(app: Litestar) -> Rendered:
     described = document(app)
-    return Made(msgspec.json.encode(described), page(described))
+    return Rendered(msgspec.json.encode(described), page(described))

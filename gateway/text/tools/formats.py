@@ -27,7 +27,7 @@ class CallFormat(msgspec.Struct, frozen=True):
     parallel: bool = True
     """True if one reply may have several calls."""
     id_chars: int | None = None
-    """The length of a call's id, where the template wants to know; else None."""
+    """The number of characters that a call's id must have in the template; None: any number."""
 
     def head(self, name: str) -> str:
         """Return the text of a call of this tool up to its arguments."""
@@ -39,7 +39,7 @@ class CallFormat(msgspec.Struct, frozen=True):
         return f"{self.trigger}{self.opening}{written}{self.closing}"
 
     def call_id(self, given: str) -> str:
-        """Return a call's id as the template takes it: the same for the same given id."""
+        """Return the id of a call in the form that the template takes. The same given id always makes the same id."""
         return given if self.id_chars is None else hashlib.sha256(given.encode()).hexdigest()[: self.id_chars]
 
 
@@ -85,7 +85,7 @@ GRANITE = CallFormat(
     separator=", ",
     closing="]",
 )
-"""Granite 3; the trigger is a special token."""
+"""The format of Granite 3; the trigger is a special token."""
 
 
 class TemplateTools(msgspec.Struct, frozen=True):

@@ -33,10 +33,10 @@ class CallParser:
     """The parser that separates the tool calls of one completion from its content.
 
     The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are. White
-    space between content and a call belongs to the call, as far as `content` holds it back. Text that is no call to the
-    letter, or calls a tool that is not among names, is content; with must_call, text that is too short to tell is
-    nothing. If the trigger is a token of its own, its letters alone begin no call. Once `content` is stopped nothing
-    comes any more.
+    space between content and a call belongs to the call, as far as `content` holds it back. Text that differs from a
+    call in any character, or calls a tool that is not among names, is content; with must_call, text that ends before it
+    is clear which tool it calls is dropped. If the trigger is a token of its own, its letters alone begin no call. Once
+    `content` is stopped nothing comes any more.
     """
 
     def __init__(

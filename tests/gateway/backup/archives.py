@@ -16,12 +16,12 @@ from tests.installation.waiting import wait_until
 
 
 @contextmanager
-def archived(dsn: str, archive: Path, on_look: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
+def archived(dsn: str, archive: Path, on_poll: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
     """Keep an archive until the context is left; give the list of the lines that it reports."""
     stop, lines = threading.Event(), list[str]()
 
     def keep() -> None:
-        keep_archive(dsn, archive, base_every_s=3600, num_bases=2, report=lines.append, stop=stop, on_look=on_look)
+        keep_archive(dsn, archive, base_every_s=3600, num_bases=2, report=lines.append, stop=stop, on_poll=on_poll)
 
     thread = threading.Thread(target=keep)
     thread.start()

@@ -23,7 +23,7 @@ from gateway.db.ledger.journals import (
     settle_journals,
 )
 from gateway.db.pool import Database
-from gateway.metering.reconcile import KEPT, Reconciler, Reconciliation
+from gateway.metering.reconcile import NUM_COMPARISONS, Reconciler, Reconciliation
 from gateway.observability.journal_metrics import JournalMetrics
 from tests.gateway.admin_server import serve_admin
 from tests.patience import PATIENCE_S
@@ -176,7 +176,7 @@ class Traffic:
 async def test_what_is_on_its_way_all_the_time_is_no_difference(database: Database, on_its_way: int) -> None:
     traffic = Traffic(database)
     await traffic.move(500, 500 - on_its_way)
-    for _ in range(2 * KEPT):
+    for _ in range(2 * NUM_COMPARISONS):
         assert await traffic.shown((700, 700), (300, 300)) == 0
 
 
@@ -187,9 +187,9 @@ async def test_a_loss_shows_while_requests_end_all_the_time(database: Database) 
     assert await traffic.shown((700, 700), (300, 300)) == 0
     assert await traffic.shown((1600, 700), (300, 300)) == 700, "at least: 900 are lost, 300 ended just now"
     assert await traffic.shown((600, 700), (0, 0)) == 900, "in quiet seconds it is seen to the token"
-    for _ in range(KEPT - 1):
+    for _ in range(NUM_COMPARISONS - 1):
         assert await traffic.shown((700, 700), (300, 300)) == 900
-    for _ in range(KEPT):
+    for _ in range(NUM_COMPARISONS):
         assert await traffic.shown((700, 700), (300, 300)) == 600
 
 

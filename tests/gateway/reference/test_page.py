@@ -18,7 +18,7 @@ from litestar import Litestar
 
 from gateway.reference.openapi import document
 from gateway.reference.page.page import page
-from gateway.reference.page.routes import Made, once
+from gateway.reference.page.routes import Rendered, once
 from gateway.reference.page.snippets import BASE_URL, curl, python
 from gateway.reference.page.types import words
 from tests.gateway.conftest import House
@@ -148,25 +148,25 @@ async def test_of_all_that_ask_for_it_at_once_one_makes_it() -> None:
     app, go_on = Litestar(openapi_config=None), threading.Event()
     calls: list[Litestar] = []
 
-    def make(app: Litestar) -> Made:
+    def make(app: Litestar) -> Rendered:
         calls.append(app)
         go_on.wait()
         if len(calls) == 1:
             raise RuntimeError
-        return Made(b"{}", "page")
+        return Rendered(b"{}", "page")
 
-    made_of = once(make)
+    rendered_of = once(make)
     for num_calls in (1, 2):
-        asking = [asyncio.create_task(made_of(app)) for _ in range(8)]
+        asking = [asyncio.create_task(rendered_of(app)) for _ in range(8)]
         await asyncio.sleep(0)
         asking[0].cancel()
         go_on.set()
         answers = await asyncio.gather(*asking, return_exceptions=True)
         assert len(calls) == num_calls
         assert isinstance(answers[0], asyncio.CancelledError)
-        assert {type(answer) for answer in answers[1:]} == {RuntimeError if num_calls == 1 else Made}
+        assert {type(answer) for answer in answers[1:]} == {RuntimeError if num_calls == 1 else Rendered}
         go_on.clear()
-    assert await made_of(app) == Made(b"{}", "page")
+    assert await rendered_of(app) == Rendered(b"{}", "page")
     assert len(calls) == 2
 
 

@@ -70,7 +70,8 @@ class Following:
     def failed(self, error: GatewayError) -> bytes:
         """Return the events that end a stream after a failure.
 
-        Only a response that was deleted ends with the stream, and shows nothing of what it had.
+        After any failure but a deletion, the response goes on and only the stream ends. A deleted response ends as
+        failed, and shows nothing of its content.
         """
         detail, number = body_of(error).error, self._following
         told = named_event(

@@ -13,9 +13,9 @@ from gateway.domain.errors import LimitReached
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import call_of
 from gateway.http.sse import open_stream
-from gateway.openai.responses.asked import Asked
 from gateway.openai.responses.background.follow import Followers, Following
 from gateway.openai.responses.background.request import BackgroundRequest, of_experiments, referenced_items
+from gateway.openai.responses.checked_request import CheckedRequest
 from gateway.openai.responses.reply import Reply, ReplyIds
 from gateway.openai.shared.replies import json_response
 from gateway.pipeline.context import RequestContext
@@ -29,7 +29,7 @@ async def queued(
     request: Request[Any, Any, Any],
     caller: Principal,
     body: bytes,
-    asked: Asked,
+    asked: CheckedRequest,
     context: RequestContext,
     *,
     pipeline: Pipeline,

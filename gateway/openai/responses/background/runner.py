@@ -24,7 +24,7 @@ from gateway.support.worker import Worker, stop_all
 log = structlog.get_logger(__name__)
 
 LEASE_S, HOLD_S = 10.0, 2.5
-"""Seconds for which a gateway has a response without a sign of life, and seconds between two signs."""
+"""The seconds after which a gateway loses a response whose lease it does not renew, and those between two renewals."""
 
 POLL_S = 1.0
 MAX_RUNNING, MAX_RUNNING_OF_ONE = 8, 4
@@ -44,9 +44,11 @@ class BackgroundRunner:
         max_of_one: int = MAX_RUNNING_OF_ONE,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare a runner. outcomes: counts responses by their outcome here.
+        """Prepare a runner.
 
+        outcomes: counts responses by their outcome here.
         drain_s: the most seconds for which `stop` waits for responses to end.
+        max_of_one: the most responses of one project that run at once, over all gateways.
         wake: set when a response may wait; None: the runner polls every POLL_S.
         """
         self._tools = tools
@@ -85,7 +87,7 @@ class BackgroundRunner:
         await stop_all(self._claiming, self._holding)
 
     def changed(self, change: Change | None) -> None:
-        """Look for work at once where a response was queued or is to be cancelled."""
+        """Check for work at once when a change says that a response was queued or is to be cancelled."""
         if change is None or change.table == TABLE:
             self._wake.set()
             if change is None or any(running.claim.turn.id == change.id for running in self._running.values()):

@@ -24,8 +24,8 @@ from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes
 from gateway.http.error_body import unexpected
 from gateway.observability.tracing.trace import UNTRACED, BeginTrace, passed_on
-from gateway.openai.responses.asked import Asked, asked_of
 from gateway.openai.responses.background.request import BackgroundRequest
+from gateway.openai.responses.checked_request import CheckedRequest, checked_request
 from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents, usage_of
 from gateway.openai.responses.state import Earlier, stored_form
 from gateway.openai.responses.tools import response_tools
@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 
 ENDPOINT = "/v1/responses"
 NUM_BEFORE_OUTPUT = 3
-"""The events that a response has before its output: `created`, `queued` and `in_progress`."""
+"""The number of events that a response has before its output: `created`, `queued` and `in_progress`."""
 
 EVENTS_AT_ONCE = 64
 LOG_S = 0.1
-"""The most events and seconds between two writes of the log while the model speaks."""
+"""The most events, and the most seconds, between two writes of the log while the model generates."""
 
 MAX_RUN_S = 3600.0
 MAX_WAIT_S = 24 * 3600.0
@@ -52,7 +52,8 @@ MAX_WAIT_S = 24 * 3600.0
 
 BILL_S = 4.0
 BILL_POLL_S = 0.1
-"""Seconds for which a response that was cut short waits for the ledger's count of it, and between two looks."""
+"""The seconds for which a response that was cut short waits for its token count in the ledger, and those between
+queries."""
 
 MAX_ROWS = 8
 """The most rows of the ledger that a response may have: one for each model that a route tried."""
@@ -62,9 +63,9 @@ AWAY_S = 60.0
 """The seconds for which a run waits for a database that does not answer."""
 
 FindPrincipal = Callable[[str, str], Awaitable[Principal]]
-"""A function that returns the principal of a key by the key's id.
+"""A function that returns the principal of a key, from the ids of its project and the key.
 
-Raises GatewayError: when it may not be used any more.
+Raises GatewayError: when the key may not be used any more.
 """
 
 
@@ -103,7 +104,7 @@ class Running:
         self._new: list[bytes] = []
         self._has_spoken = False
         self._billed_as = ""
-        self._asked: Asked | None = None
+        self._asked: CheckedRequest | None = None
         self._events = self._plain_events()
         self._speaking: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -151,7 +152,7 @@ class Running:
                 self._billed_as = counts.request_id
                 return await self._fail(BackendFailed("The server that ran the response has ended."))
             if not self._is_cancelled:
-                self._speaking = asyncio.create_task(self._speak())
+                self._speaking = asyncio.create_task(self._generate())
                 await asyncio.wait([self._speaking])
                 if not self._speaking.cancelled():
                     self._speaking.result()
@@ -218,14 +219,11 @@ class Running:
         """Return the first events of the response that the log does not have yet."""
         return self._events.each([])[self._num_logged :]
 
-    async def _speak(self) -> None:
-        """Run the model, and log its output as events until the response has ended.
-
-        Raises as `Pipeline.complete`.
-        """
+    async def _generate(self) -> None:
+        """Generate the response, and log its output as events until it has ended. Raises as `Pipeline.complete`."""
         tools, request = self._tools, self._request
         caller = await tools.principal_of(self.claim.turn.project_id, self.claim.api_key_id)
-        asked = self._asked = await asked_of(self._wire, caller, tools.earlier, tools.pipeline)
+        asked = self._asked = await checked_request(self._wire, caller, tools.earlier, tools.pipeline)
         # Each attempt is billed by itself, so that it has an id of its own.
         request_id = request.request_id if self.claim.turn.fence == 1 else new_id("req")
         run = await tools.pipeline.complete(self._context(caller, asked, request_id), [asked.request])
@@ -265,7 +263,7 @@ class Running:
         finally:
             run.close()
 
-    def _context(self, caller: Principal, asked: Asked, request_id: str) -> RequestContext:
+    def _context(self, caller: Principal, asked: CheckedRequest, request_id: str) -> RequestContext:
         fields = ExperimentFields(self._request.headers, caller, self._wire)
         return RequestContext(
             principal=caller,

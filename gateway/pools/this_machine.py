@@ -1,4 +1,4 @@
-"""The parts of shared pools that belong to this machine: its keys for engines on TCP, and its folders of models."""
+"""The keys for engines on TCP, and the folders of models, with which this machine takes part in the shared pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-class Here:
+class ThisMachine:
     """The keys and model folders of this machine.
 
     The keys are read or made for the first connection to an engine on TCP.

@@ -35,7 +35,7 @@ from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CheckedRequest(msgspec.Struct, frozen=True):
     """A request for a response, with its fields checked and translated for the pipeline."""
 
     wire: CreateResponse
@@ -63,7 +63,7 @@ class Asked(msgspec.Struct, frozen=True):
     def initial(self, sampling: SamplingParams, random_part: str, *, is_stored: bool) -> ResponseObject:
         """Return the response before it has output.
 
-        sampling: the client's values, and the adapter's for all others.
+        sampling: the sampling parameters: the client's values, and the adapter's where the client set none.
         """
         return initial_response(
             self.wire,
@@ -91,9 +91,9 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
 
-async def asked_of(
+async def checked_request(
     wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
-) -> Asked:
+) -> CheckedRequest:
     """Return a request with its fields checked and translated, and with the items that it continues.
 
     then: a question to the model after the conversation; None for none.
@@ -126,4 +126,4 @@ async def asked_of(
         base = await base_of(pipeline, caller, wire.model)
         seal = partial(earlier.sealed.seal, project_id=caller.project_id, base=base, kind="reasoning")
     request = text_request(wire, messages, tools, tier)
-    return Asked(wire, tools, shown_tier(tier, caller), before, items, request, seal)
+    return CheckedRequest(wire, tools, shown_tier(tier, caller), before, items, request, seal)
