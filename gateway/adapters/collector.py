@@ -2,8 +2,8 @@
 
 That is content of the store that no version refers to, adapters on engines that belong to no version, and bytes of
 uploads that are over. So the leftovers of a process that died go as well. Every gateway looks at its engines and its
-disk, one of all at the store. Content has to be unused for as long as running requests may need it, as that gateway
-sees it, and then once more in a transaction in which nobody refers to anything new.
+disk, one of all at the store. Content is deleted once a gateway has seen it unused for as long as running requests may
+need it, and sees it unused again in a transaction during which no reference can be added.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 NUM_FREE = 3
-"""Refusals in a row without a pause: a person who corrects a mistake need not wait."""
+"""The refusal in a row with which pauses begin: a person who corrects a mistake need not wait before that."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 300.0
-"""After the last of these; twice as long after each further one. The longest is shorter than what a refusal is
-remembered."""
+"""Seconds of the first and of the longest pause: each further refusal in a row doubles the pause. The longest pause is
+shorter than the time for which a refusal is remembered."""
 
 
 def left_s(refusals: Refusals) -> float:
@@ -33,7 +33,7 @@ def left_s(refusals: Refusals) -> float:
 
 
 async def check_not_paused(conn: Connection, project_id: str) -> int:
-    """Check that a project may have an adapter inspected; return how many were refused in a row.
+    """Check that a project may have an adapter inspected; return how many of its adapters were refused in a row.
 
     Call it before anything is read or fetched.
 
@@ -47,7 +47,7 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
 
 
 async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
-    """Begin the inspection of an import, in a transaction; return how many of the project were refused in a row.
+    """Begin the inspection of an import, in a transaction; return how many imports in a row the project had refused.
 
     Return None when other imports of the project are being inspected elsewhere which, if all of them were refused,
     would pause the project: ask again soon.

@@ -163,7 +163,7 @@ async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Recei
 def _in_words(error: Exception, idle_s: float) -> str:
     """Return why a download failed.
 
-    A server's answer is quoted nowhere: a tenant who names a source chooses what is spoken to.
+    No answer of a server is quoted: a tenant who names a source chooses the server, and must not read its answers.
     """
     if isinstance(error, httpx.TimeoutException):
         return f"the source's server sent nothing for {idle_s:g} s"

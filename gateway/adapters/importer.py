@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.5
 TOUCH_S = 1.0
-"""Seconds between two signs of life; the database misses them after 20 s."""
+"""Seconds between two signs of life of an import's gateway; after 20 s without one, another gateway takes the
+import."""
 
 STOP_S = 10.0
 MAX_AT_WORK = 4

@@ -95,7 +95,7 @@ class InspectionQueue:
     async def _lock(self) -> int:
         """Wait for the lock file, and return its descriptor.
 
-        The kernel has no way to wait for the lock that can be given up.
+        The lock is tried again and again, since a wait for it in the kernel could not be canceled.
         """
         await asyncio.sleep(max(0.0, self._free_s - asyncio.get_running_loop().time()))
         make_private_folder(self._lock_path.parent)

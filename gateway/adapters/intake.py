@@ -3,9 +3,10 @@
 Uploads, fetched sources and the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
 
 Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
-dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
-store has the content already, so the time it takes does not tell. A removal may be under way in a store at a distance
-whose collector has lost its lock: what is referred to is looked for once more, and put back.
+dies in between leaves content that nobody refers to, which the collector takes away. No step is skipped for content
+that the store has already, so that the time of an upload does not show whether others have it. A collector that has
+lost its lock may still be removing content from a remote store, so the content is looked for once more after the
+reference is made, and put back if it is gone.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ class Intake:
 
         The import's end is recorded on it, whatever the end is.
         content: a folder with PEFT's two files, or an archive; the caller deletes it.
-        again: the state to which the import returns, to come once more, where the project is paused; without one the
-        import fails.
+        again: the state to which the import returns where the project is paused, so that it comes again; None: it fails
+        then.
 
         Raises InvalidRequest: when the content is refused; the code is adapter_rejected, and the message has every
         reason.
@@ -208,8 +209,7 @@ class Intake:
         """Wait for the import's turn to be inspected, and give the niceness to inspect it with.
 
         The number of refusals is read again at that moment, when no other import is inspected on this machine: any
-        number
-        of uploads may have begun before the first was refused.
+        number of uploads may have begun before the first was refused.
 
         Raises as `begin_if_due` and `InspectionQueue.turn`.
         """

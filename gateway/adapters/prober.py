@@ -59,11 +59,9 @@ class Prober(Worker):
         return bool(ready) if base is None else base in ready
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
-        """Probe a version if it waits, nobody else probes it, and an engine is there.
+        """Probe a version if it waits, nobody else probes it, and an engine is there; store the outcome.
 
-        The database has the outcome then.
-
-        mine: whether the caller has put the version there as claimed.
+        mine: whether the caller has added the version with the claim to its probe.
         """
         bases = self._ready_bases()
         if not bases:
@@ -110,7 +108,8 @@ class Prober(Worker):
     async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
         """Release the claim to a probe. failed: True if the engine failed, False if it was busy.
 
-        An engine that is still there was not ended by the probe.
+        A probe that failed while an engine is there waits longer for the next. If no engine is there, the probe may
+        have killed it, and counts as one of `MAX_PROBES`.
         """
         async with self._database.acquire() as conn:
             is_ready = self.is_ready(claimed.base_digest)

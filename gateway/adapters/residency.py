@@ -22,10 +22,10 @@ from gateway.support.worker import Worker
 POLL_S = 1.0
 """Seconds between two looks for new engines."""
 RETRY_S = 10.0
-"""Seconds until a failed call is tried again, as while the engine's store is away."""
+"""Seconds until a failed call to an engine is tried again, for example while the engine cannot reach its store."""
 
 ASKED_S = 30.0
-"""Seconds for which adapters stay on engines that were asked for and never became pinned."""
+"""Seconds for which adapters that `load` was called for stay on engines without being pinned."""
 LOAD_TIMEOUT_S = 20.0
 """The most seconds that a caller of `load` waits."""
 
@@ -73,7 +73,7 @@ class Residency(Worker):
     async def _step(self) -> None:
         """Read the pinned adapters, and make the engines hold them.
 
-        Without an answer of the database engines hold what was pinned when that was last known.
+        If the database does not answer, engines hold the adapters that were pinned when it last did.
         """
         try:
             await self._look_up()
@@ -103,7 +103,7 @@ class Residency(Worker):
         await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
 
     def _is_held(self, base: str | None, key: str) -> bool:
-        """Tell whether an engine of a base is ready, and each of these holds content."""
+        """Tell whether a base has ready engines, all of which hold the content of a key."""
         ready = [self._held[engine] for of, engine in self._engines() if of == base and engine.health().ready]
         return bool(ready) and all(held.has(key) for held in ready)
 

@@ -26,8 +26,9 @@ from gateway.domain.errors import Conflict, InvalidRequest, Overloaded
 from gateway.support.process import make_private_folder
 
 SYNC_BYTES = 8 << 20
+"""The number of bytes after which the received bytes are made durable and counted."""
 SYNC_S = 5.0
-"""The bytes, and the seconds, after which the received bytes are made durable and counted."""
+"""Seconds after which the received bytes are made durable and counted."""
 
 RETRY_AFTER_S = 60.0
 """Seconds after which a client may repeat an upload that a full disk refused."""

@@ -145,7 +145,7 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def _folders(parent_fd: int | None) -> list[str]:
-    """Return the names of the folders in a folder, sorted; links to folders are none."""
+    """Return the names of the folders in a folder, sorted; without links to folders."""
     if parent_fd is None:
         return []
     with os.scandir(parent_fd) as entries:

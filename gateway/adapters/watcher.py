@@ -2,9 +2,9 @@
 
 All content goes through the one intake. One gateway of all watches; another takes over when its database session ends.
 A tenant is meant by its id or, where no other has it, its name; a folder stays with its first tenant. An adapter is
-taken in when both files are there and have not changed between two looks, and once: also after a restart nothing
-happens to files that were taken in, or refused for their content. Folders that go away remove nothing. Knows nothing of
-safe reading (`gateway.adapters.watched_files`).
+taken in when both files are there and have not changed between two looks. This happens once: files that were taken in,
+or refused for their content, are left alone, also after a restart. Folders that go away remove nothing. Knows nothing
+of safe reading (`gateway.adapters.watched_files`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ as a full quota; the same files may be taken in later.
 Outcome = Literal["settled", "waits", "failed"]
 """The result of looking at one adapter's files.
 
-settled: the files were taken in or refused, now or before. waits: nothing was begun. failed: an import of them ended in
-an error, and the next may not.
+settled: the files were taken in or refused, now or before. waits: nothing was begun. failed: an import of the files
+ended in an error, and is tried again.
 """
 
 

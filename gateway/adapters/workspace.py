@@ -18,7 +18,7 @@ LEFT_S = (0.5, 2.0)
 async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> AsyncIterator[Path]:
     """Yield a workspace of the store, which is deleted without blocking the event loop.
 
-    With leftovers, a caller without an error continues before the files are deleted.
+    leftovers: deletes the workspace after a body without an error, whose caller does not wait for the deletion.
     """
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
@@ -33,8 +33,8 @@ async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> 
 class Leftovers:
     """Deletes workspaces some time after their use.
 
-    Files that the disk has just made durable take milliseconds to delete, and only content that the store had already
-    leaves any. The time of an upload is not to tell that.
+    Only an upload of content that the store already has leaves files behind, whose deletion takes milliseconds. Deleted
+    later, they do not make such an upload slower than others, by which a tenant could tell what others have stored.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
 BYTES_PER_REQUEST = 16 << 10
-"""A JSON body counts as one more request for each so many bytes."""
+"""The bytes of a JSON body that count as one more request against the caller's pace."""
 
 COOKIE = "lorikeet_login"
 SECURE_COOKIE = f"__Host-{COOKIE}"
@@ -175,9 +175,9 @@ def admin_guard(services: AdminServices) -> Guard:
 
 
 def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], most: int | None) -> int | None:
-    """Return the announced length of a JSON body; None for a body in chunks. most: the bound on a body.
+    """Return the announced bytes of a JSON body; None for a body in chunks, which announces none.
 
-    Files, which are read piece by piece, have no such bound; they count for none here.
+    most: the bound on a body; None: the route reads files piece by piece, for which 0 is returned.
     """
     return 0 if most is None else announced_bytes(cast("HTTPScope", connection.scope), most)
 

@@ -21,9 +21,9 @@ MAX_NAMES = 1000
 
 
 def check_name(field: str, name: str, what: str = "adapter name") -> None:
-    """Check that a name has the form of an adapter's.
+    """Check that a name has the form of an adapter's name. what: the kind of name, in words for the message.
 
-    Raises InvalidRequest: when it has not, by the name of the field.
+    Raises InvalidRequest: when the name has another form; the error names `field`.
     """
     try:
         check_adapter_name(name, what)
@@ -59,7 +59,7 @@ async def claim_name(
 async def is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
     """Tell whether this is the name of a base model that the project may use.
 
-    The names of other base models are not told.
+    Return False for a base model that only other projects may use, so that nobody learns its name.
     """
     if name in services.bases.visible(project_id, organization_id):
         return True

@@ -84,7 +84,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     backend_keys: BackendKeys
     """The keys that servers of other makers ask for."""
     provider_keys: ProviderKeys
-    """The keys that projects bring for such servers."""
+    """The keys that projects bring for servers of other makers."""
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
     planner: Planner

@@ -145,8 +145,8 @@ class Agent:
     async def end(self, *, stops_engines: bool, forced: asyncio.Event, is_superseded: bool = False) -> None:
         """Release the host.
 
-        stops_engines: end its engines as well, which live on otherwise. forced: once it is set, kill those that still
-        end. is_superseded: another agent has the host, so nothing of it is touched.
+        stops_engines: end its engines as well, which live on otherwise. forced: once this event is set, engines that
+        are still ending are killed. is_superseded: another agent has the host, so nothing of it is touched.
         """
         if stops_engines and not is_superseded:
             await self._replicas.stop_all(forced)
@@ -205,7 +205,7 @@ class Agent:
         self._models.prepare(pools)
         await self._replicas.begin_due(pools, busy)
         own = self._own(pools)
-        self._marks.tell(is_ready=not self.is_leaving and all(row.state == "ready" for row in own))
+        self._marks.set_ready(is_ready=not self.is_leaving and all(row.state == "ready" for row in own))
         self._has_left = self.is_leaving and not own
         if self._gives_up:
             self._check(pools)

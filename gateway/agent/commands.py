@@ -26,7 +26,7 @@ def engine_command(config: EngineConfig) -> list[str]:
 
 
 def engine_environ(environ: Mapping[str, str], gpu: str | None = None) -> dict[str, str]:
-    """Return the environment of an engine: it is told everything by its command, and gets no setting and no secret.
+    """Return the environment of an engine, without settings and secrets: the engine's command has all its settings.
 
     gpu: what CUDA calls the only accelerator that the engine may see.
     """

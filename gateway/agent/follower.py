@@ -55,9 +55,10 @@ class Follower:
         peer: as for `EngineLink`.
         """
         self.stats: EngineStats | None = None
-        """The picture of the last heartbeat; None while the engine is not there."""
+        """The statistics of the last heartbeat; None while the engine is not there."""
         self.silent_since_s: float | None = asyncio.get_running_loop().time()
-        """When the engine was last there, in seconds of the event loop's clock; None while it is there."""
+        """The time when the engine was last connected, in seconds of the event loop's clock; None while it is
+        connected."""
         self.was_connected = False
         self.welcome: Welcome | None = None
         """The engine's last greeting."""

@@ -27,14 +27,14 @@ class Marks(Worker):
 
     def start(self) -> None:
         """Begin to touch `agent.alive`."""
-        self.tell(is_ready=False)  # whatever the former agent said
+        self.set_ready(is_ready=False)  # whatever the former agent said
         super().start()
 
     async def _touch(self) -> None:
         with contextlib.suppress(OSError):  # a full disk ends no engines
             self._alive.touch(mode=0o600)
 
-    def tell(self, *, is_ready: bool) -> None:
+    def set_ready(self, *, is_ready: bool) -> None:
         """Make or remove `agent.ready`, which says that every replica of the host is ready.
 
         Errors of the disk are ignored.

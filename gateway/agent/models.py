@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""Seconds from the beginning of a preparation to that of the next try, where the revision is still due: after the first
-failure, doubled by each further one, and at most."""
+"""Seconds from the beginning of a preparation that failed to the beginning of the next: after the first failure, and at
+most. Each further failure doubles them."""
 
 log = structlog.get_logger(__name__)
 

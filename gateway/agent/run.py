@@ -36,7 +36,7 @@ def run_agent(
 
     command: returns the command that starts an engine.
     stops_engines: True: at a signal end the engines as well, which serve on otherwise.
-    drains_engines: True: the same, once they have ended what they run, which a second signal does not wait for.
+    drains_engines: True: at a signal let engines finish their requests, then end them; a second signal does not wait.
     gives_up: True: end with EX_CONFIG and the reason where no engine can be started.
 
     Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.

@@ -57,7 +57,7 @@ class Replicas:
         self._unreached: dict[str, float] = {}
         """The time of the next step for replicas whose last step could not reach the machine that runs the engine."""
         self._unseen_since_s: dict[tuple[str, int], float] = {}
-        """When engines were missed first that `running` should return."""
+        """The time at which `Launcher.running` first lacked an engine that should run, by replica and generation."""
         self._fault: BaseException | None = None
 
     @property

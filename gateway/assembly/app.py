@@ -70,12 +70,12 @@ FIND_REPLICAS_S = 3.0
 """The most seconds for which a gateway that starts lets clients wait for its connections to replicas."""
 
 MAX_UNWANTED_BYTES = 32 << 20
+"""The most bytes that are read of the rest of an answered request: an upload in one piece by `lorikeet adapter add` has
+fewer."""
 UNWANTED_BYTES_PER_S = 8 << 20
+"""The bytes per second at which the rest of an answered request is read."""
 UNWANTED_BODY_S = 10.0
-"""Seconds for which the rest of an answered request is read.
-
-An adapter in one piece, as `lorikeet adapter add` sends it, is within all three.
-"""
+"""Seconds for which the rest of an answered request is read."""
 
 TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 

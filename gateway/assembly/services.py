@@ -132,7 +132,7 @@ ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
 
 REPORT_NICENESS = 10
 """The niceness of PostgreSQL's processes that read reports, if they run on this machine: requests have the processors
-first, and a report still ends within seconds on a busy machine. It takes locks for moments only, since it changes
+first, and a report still ends within seconds on a busy machine. A report locks nothing for long, since it changes
 nothing."""
 
 T = TypeVar("T")
@@ -614,9 +614,9 @@ async def connect_database(
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:
-    """Do a part of the start, again until the database is there: it may go away between two parts.
+    """Do a part of the gateway's start that needs the database, again and again until the database is available.
 
-    work: may be begun anew.
+    work: the part, which may be done several times.
 
     Raises one of `gateway.db.pool.UNUSABLE`: when trying again would change nothing.
     """

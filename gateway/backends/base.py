@@ -61,7 +61,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_model_len: int
     """The longest prompt and completion together, in tokens."""
     vocab_size: int
-    """Token ids are in 0..vocab_size - 1."""
+    """The number of token ids, which are 0 to vocab_size - 1."""
     max_choices: int
     """The most choices of one request."""
     max_in_flight: int
@@ -239,7 +239,7 @@ class Backend(Acknowledged, Protocol):
         """
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Return the embedding or the score of a prompt, fp32 little-endian, as it asks.
+        """Return the embedding or the score of a prompt, whichever the request asks for, in fp32, little-endian.
 
         trace: as `Generation.trace`.
 

@@ -281,7 +281,7 @@ class PoolRevision:
     def take(self, asked: Asked, tried: Set[str] = frozenset()) -> Replica:
         """Return the replica for a request, none of those that were tried; `give` it back when the request has ended.
 
-        One that is full is asked only where all are.
+        A full replica is taken only where all are full.
 
         Raises Overloaded: when no other replica is ready.
         """

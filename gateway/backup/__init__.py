@@ -18,7 +18,7 @@ Journals are copied as of the moment at which every listed file is open, since u
 restore owns the locks of all journals while it works and only adds to them; until the database is back, a marker keeps
 servers from starting.
 
-Replies kept for an Idempotency-Key are left out, that their keys were used is not. Stored completions are in the
+Replies stored for an Idempotency-Key are left out, but not which keys were used. Stored completions are in the
 database's file as ciphertext, and their key is in the same folder: who has a backup reads them, unless the key came
 from LORIKEET_CONTENT_KEY, which no backup holds.
 """

@@ -39,8 +39,9 @@ def copy_journals(root: Path, backup: Path, *, with_spent: bool = False) -> None
 def _open_all(root: Path, stack: ExitStack, with_spent: bool) -> dict[Path, IO[bytes]]:
     """Open all segments of a folder, so that a segment that is removed later stays readable.
 
-    A segment goes once a newer one, maybe another journal's, has taken over what it holds. So what went before it could
-    be opened is in a file that was, or in one that was not there yet: then the caller finds that one.
+    A segment is removed once a newer one, perhaps of another journal, has its records. If a listed segment is gone
+    before it can be opened, its records are in a segment that is opened, or in one that did not exist when files were
+    listed; the caller lists the files again to find such a one.
     """
     opened: dict[Path, IO[bytes]] = {}
     for path in _files(root, with_spent):

@@ -1,9 +1,9 @@
 """Puts a backup back: into an empty data folder, or over the data that it holds.
 
-Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
-marker stands in the data folder while this goes on; no server starts over half a restore. In an empty data folder it
-stands from the very beginning, since a server would begin a new installation there. The database comes last, in one
-transaction.
+Adapters and journals are added to those that are there; only the database and the keys are replaced, and only if that
+is forced. A marker stands in the data folder while this goes on; no server starts over half a restore. In an empty data
+folder it stands from the very beginning, since a server would begin a new installation there. The database comes last,
+in one transaction.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def restore_backup(
     Blocks its event loop: a process of its own does nothing else.
     dsns: the owner restores; where gateways have another role, that role gets its rights.
     mark: the marker of `marked`.
-    force: True: the present database and keys give way.
+    force: True: the present database and keys are replaced.
 
     Raises BackupError: when keys or a database are in the way and `force` is False, or the backup cannot be restored.
     Raises OSError: when a file cannot be written.
@@ -187,8 +187,8 @@ async def _restore(
 async def bring_up_to_date(dsns: Dsns) -> None:
     """Migrate a restored database to this version, and give the gateways' role its rights, which are in no backup.
 
-    Raises BackupError: when its migrations are not the ones that are known under these names, and one of `UNUSABLE` or
-    `UNAVAILABLE`.
+    Raises BackupError: when the database's migrations are not those that this version has under the same names.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     try:
         await migrate(dsns.owner, runtime=await runtime_role(dsns))

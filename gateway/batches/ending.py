@@ -61,8 +61,8 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
 async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
     """Ensure that nobody is billed for lines that were begun and have no result. Return False if the batch is lost.
 
-    The gateway that ran those lines may have died with their results, or be too slow to store them. No usage of
-    anybody is written while one transaction of this lasts, so each is of DISOWNED_AT_ONCE lines at most.
+    The gateway that ran those lines may have died with their results, or be too slow to store them. While such a
+    transaction lasts, no usage of anybody can be written, so each has DISOWNED_AT_ONCE lines at most.
     """
     for start in range(0, len(begun), DISOWNED_AT_ONCE):
         async with tools.database.transaction() as conn:

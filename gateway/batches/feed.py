@@ -27,10 +27,10 @@ WAITS_S = 5.0
 from asking again for a while, in which those that are due later must not take its place."""
 
 HOLDS_S = 0.25
-"""Seconds for which a line that got no place keeps back lines of projects that got more.
+"""Seconds for which a line that got no place holds back lines of projects that got more.
 
-Batches ask more often than that; one that a slow database keeps from it catches up later, and engines do not wait for
-it.
+Batches ask again sooner than that. Engines do not wait longer for a batch that a slow database keeps from asking; it
+gets its part later.
 """
 
 TURN_EVERY = 50
@@ -277,6 +277,6 @@ class Feed:
 
 
 def _is_first(asker: Asker, pool: _Pool) -> bool:
-    """Tell whether no other batch that waits is due earlier, or has hopes where this one has none."""
+    """Tell whether a batch comes first by deadline among those that wait; hopeless batches come last."""
     mine = asker in pool.hopeless, asker.ends_at_s
     return all(mine <= (other in pool.hopeless, other.ends_at_s) for other in pool.waiting)

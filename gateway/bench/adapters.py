@@ -157,7 +157,7 @@ async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) ->
 async def measure_bad_uploads(server: Server, bad: Path, count: int, rounds: int) -> dict[str, Any]:
     """Measure tokens per second of running streams, alone and while adapters are refused one after the other.
 
-    The figures are of all rounds together, of which the first has the most inspections, and of the worst.
+    The rates are over all rounds together; `ratio_worst` is the slowest run beside the uploads.
     """
     runs: dict[str, list[Run]] = {"alone": [], "beside": []}
     outcomes: Counter[str] = Counter()
@@ -202,7 +202,7 @@ async def _beside(
 
 
 async def _refused(server: Server, bad: Path, count: int) -> Counter[str]:
-    """Count how many of the uploads were refused as bad adapters, and how many because of the other uploads."""
+    """Upload bad adapters; count those refused by inspection, and those refused since the project is paused."""
     outcomes: Counter[str] = Counter()
     for _ in range(count):
         reply = await server.upload("bad", bad)

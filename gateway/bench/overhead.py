@@ -51,7 +51,7 @@ class Server(msgspec.Struct, frozen=True):
     ports: Sequence[int]
     """The ports, to which requests go in turn."""
     requests: Iterator[bytes]
-    """Requests without end, each with another prompt: no more than the beginning of a prompt is known from before."""
+    """Requests without end, each with a new prompt: at most the beginning of a prompt was sent before."""
     cpu_s: Callable[[], float]
     """The function that returns the seconds of processor time that the gateway has used."""
 

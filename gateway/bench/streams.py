@@ -115,8 +115,8 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
     """Measure the latency of one token through the gateway, and from the engine itself, in turn; return the row in ms.
 
-    The engine's client tokenizes the same text. Tokens are asked for in a row, and apart, where whoever wakes up has
-    cold caches.
+    The engine's client tokenizes the same text. Requests are sent one right after the other (`in_a_row`), then with
+    pauses (`apart`), after which the processes have cold caches.
     """
     model = EngineModel.load(args.model_dir)
     tokenizer = model.tokenizer

@@ -21,7 +21,8 @@ BEHIND_NS = 1_000_000_000
 AHEAD_NS = 10_000_000_000
 """Nanoseconds by which a request's admission may differ from the look-up of its price.
 
-It waits for limits, and clocks are estimates. Around a change of prices the dearer ones are reserved.
+A request waits for limits between the two, and clocks are estimates. Around a change of prices, limits therefore
+reserve by the higher ones.
 """
 
 MAX_KNOWN = 10_000

@@ -97,7 +97,7 @@ class AdminClient:
             after = {"after": page["last_id"]}
 
     def get_text(self, path: str, **params: Any) -> str:
-        """Return a reply that is no JSON."""
+        """Return the text of the reply to a GET, which is no JSON."""
         return self._got(path, params).text
 
     def download(self, path: str, into: IO[bytes], **params: Any) -> None:

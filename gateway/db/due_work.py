@@ -19,10 +19,8 @@ RARELY_S = 10.0
 """The seconds after which a worker looks for work without being woken."""
 
 LEAST_S = 1.0
-"""The least seconds between two polls at which the same kind of work wakes its worker again.
-
-Such work may wait without being for this process; the books of experiments and work that people wait for are done at
-once.
+"""The least seconds between two polls that wake the worker of one kind of work, since the work may be for another
+process. The books of experiments, and work that people wait for, wake their workers at each poll.
 """
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]

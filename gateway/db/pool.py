@@ -226,8 +226,8 @@ class Database:
     def bounded(self, num_connections: int) -> Database:
         """Return the same pool with a bound on the connections that are borrowed through it at once.
 
-        num_connections: the bound. A part of the process uses it that has to leave connections to parts whose clients
-        wait.
+        It is for parts of the process that have to leave connections to parts whose clients wait. num_connections: the
+        bound.
         """
         return _Bounded(self._dsn, self._pool, num_connections)
 

@@ -1,7 +1,8 @@
 """The priority of the server's own process behind a connection, where PostgreSQL runs on this machine.
 
 PostgreSQL has no priorities of its own: on a machine with few processors a report takes the time of everybody's
-requests. Its process is one of the system's, whose priority its user may lower. Knows no queries.
+requests. But each connection has a process of the operating system, whose priority its user may lower. Knows no
+queries.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _IS_OWN = "SELECT inet_server_addr() IS NULL AND pg_backend_pid() = $1"
 async def lower_priority(conn: asyncpg.Connection[asyncpg.Record], niceness: int) -> bool:
     """Lower the priority of the server's process behind a connection for as long as the connection lasts.
 
-    Return whether it is lowered. It is not where the server is on another machine, behind a pooler that gives its
-    process to others as well, or another user's.
+    Return whether it is lowered. Return False where the server is on another machine, runs as another user, or is
+    behind a pooler that shares its processes among clients.
     """
     pid = conn.get_server_pid()
     return bool(await conn.fetchval(_IS_OWN, pid)) and _lower(pid, niceness)

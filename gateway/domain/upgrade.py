@@ -166,7 +166,7 @@ def _without_signs(found: re.Match[str]) -> str:
 
 
 def _actions(text: str) -> list[str]:
-    """Return the actions of ALTER TABLE: what commas divide that are in no brackets."""
+    """Return the actions of ALTER TABLE: the parts of a text between the commas outside of brackets."""
     depth, actions = 0, [""]
     for sign in text:
         depth += (sign == "(") - (sign == ")")

@@ -26,7 +26,7 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     metric: Annotated[str, Meta(min_length=1, max_length=64)]
     """The name of one of the project's own metrics."""
     value: bool | int | float | Label
-    """True or false, a number, or a label: as the metric is."""
+    """True or false, a number, or a label, by the type of the metric."""
     completion_id: Id | None = None
     """The `id` of a reply."""
     request_id: Id | None = None
@@ -40,7 +40,7 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     source: Source = "user"
     """The kind of source that the vote comes from. Votes of different sources are kept apart."""
     comment: Annotated[str, Meta(max_length=MAX_COMMENT_CHARS)] | None = None
-    """The vote in words. They are redacted and encrypted."""
+    """The vote in words, which are stored redacted and encrypted."""
 
 
 class CreateFeedback(Vote, frozen=True, kw_only=True, forbid_unknown_fields=True):

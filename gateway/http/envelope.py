@@ -144,8 +144,8 @@ def _digest(name: str | None) -> str:
 class OwnRouter(Router):
     """A router that is made for one application, which registers the router itself.
 
-    Litestar copies a router to the bottom when it is registered, in case it is registered again. That is a fifth of a
-    gateway's start.
+    Litestar copies a router to the bottom when it is registered, in case it is registered again. The copies take a
+    fifth of a gateway's start.
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

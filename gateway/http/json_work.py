@@ -115,7 +115,7 @@ def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
 
 
 def work_of(text: bytes, enough: int = MAX_WORK) -> int:
-    """Return the work of a JSON text if it is more than `enough`, else some number from the work to `enough`."""
+    """Return the work of a JSON text; where it is at most `enough`, an upper bound that is at most `enough` will do."""
     codes = np.frombuffer(text, np.uint8)
     bound = _sum(codes, None)
     if bound <= enough:
@@ -136,7 +136,7 @@ def _num_strings(codes: NDArray[np.uint8]) -> int:
 
 
 def _sum(codes: NDArray[np.uint8], where: NDArray[np.bool_] | None) -> int:
-    """Return the work of bytes, of their brackets and commas only `where` that is true."""
+    """Return the work of a text's bytes; brackets and commas count where `where` is true; None: everywhere."""
 
     def count(char: str) -> int:
         is_char = codes == ord(char)

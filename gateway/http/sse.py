@@ -59,7 +59,7 @@ class TextEvent:
     def __init__(self, example: msgspec.Struct, field: str) -> None:
         """Encode all of an event but one string.
 
-        example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it.
+        example: an event whose only field of the name `field` is empty. JSON escapes quotes, so no text looks like it.
         """
         head, empty, self._tail = event(example).partition(f'"{field}":""'.encode())
         assert empty

@@ -1,4 +1,4 @@
-"""Imports over HTTP: the ways in which adapters came in, and uploads that go on where they stopped."""
+"""Imports of adapters over HTTP: their list, and uploads that go on where they stopped."""
 
 from __future__ import annotations
 

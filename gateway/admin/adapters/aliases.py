@@ -1,7 +1,7 @@
 """A project's aliases over HTTP: its own names of models, which it moves from version to version.
 
-Experiments hold names from their start until they are decided, and routes as long as they are there: these neither move
-nor go.
+An alias that an experiment or a route holds can be neither moved nor removed. An experiment holds its name from its
+start until it is decided, a route as long as it exists.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Alias(msgspec.Struct, frozen=True):
     experiment: str | None
     """The name of the experiment that holds the alias until it is decided; null for other kinds."""
     has_treatment: bool
-    """True if requests get the defaults of the arm that an experiment has chosen. A move ends that."""
+    """True if requests get the defaults of the arm that an experiment has chosen, until the alias is moved."""
     created_at: int
     """Unix seconds."""
     moved_at: int

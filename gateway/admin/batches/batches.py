@@ -58,7 +58,7 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
     """The end of the completion window."""
     expected_at: int | None
-    """The time at which the last line would have a result at the present pace; null where there is none."""
+    """The time at which the last line would have a result at the present pace; null while no lines end."""
     total: int
     """The number of lines."""
     completed: int
@@ -186,7 +186,7 @@ def _wire(project_id: str, batch: Batch) -> ProjectBatch:
 
 
 def _expected_at(num_left: int, lines_per_s: float) -> int | None:
-    """Return the Unix second at which the last line has a result; None where nothing moves."""
+    """Return the Unix second at which the last line will have a result; None while no lines end."""
     if lines_per_s <= 0:
         return None
     left_s = num_left / lines_per_s

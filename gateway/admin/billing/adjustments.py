@@ -34,8 +34,8 @@ class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
     reason: Reason
     corrects_period: Period | None = None
-    """The closed month that is corrected, for example `2026-10`. With corrects_request_id it is known and may be
-    left out."""
+    """The closed month that is corrected, for example `2026-10`. It may be left out if corrects_request_id
+    is given."""
     corrects_request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     """The request whose cost is corrected."""
 

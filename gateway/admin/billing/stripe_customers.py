@@ -43,7 +43,7 @@ class StripeCustomerController(Controller):
     async def get_stripe_customer(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
-        """Return which customer of Stripe a project is."""
+        """Return the customer of Stripe that is billed for a project."""
         async with services.database.acquire() as conn:
             if await projects.get_project(conn, caller.organization_id, project_id) is None:
                 raise no_such_project(project_id)
@@ -54,7 +54,7 @@ class StripeCustomerController(Controller):
     async def set_stripe_customer(
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
-        """Set which customer of Stripe a project is."""
+        """Set the customer of Stripe that is billed for a project."""
         wanted = await read_body(request, SetStripeCustomer)
         return await _change(services, caller, project_id, wanted.customer_id)
 
@@ -62,7 +62,7 @@ class StripeCustomerController(Controller):
     async def remove_stripe_customer(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
-        """Forget which customer of Stripe a project is."""
+        """Remove the customer of Stripe from a project, so that Stripe bills nobody for it."""
         return await _change(services, caller, project_id, None)
 
 

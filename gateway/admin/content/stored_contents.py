@@ -24,7 +24,7 @@ _ITEMS = msgspec.json.Decoder(Items)
 
 
 class StoredResponseContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored response of a request: its own turn. Nothing is redacted."""
+    """The stored response of a request: the items of its own turn, none of them redacted."""
 
     id: str
     request_id: str
@@ -93,7 +93,7 @@ async def get_request_response(
 async def get_conversation_content(
     project_id: FromPath[str], conversation_id: FromPath[str], services: Services, caller: Caller
 ) -> ConversationContent:
-    """Return a conversation with all its items. One that is not there, or not any more, is a 404."""
+    """Return a conversation with all its items. The answer is a 404 where there is no such conversation any more."""
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)
         found = await services.conversations.all_of(conn, project_id, conversation_id)

@@ -30,7 +30,7 @@ def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> 
 
 
 def check_text(body: wire.CreateExperiment | wire.ModifyExperiment) -> None:
-    """Check the texts of all targets. Raises InvalidRequest: for a NUL character, which the database cannot hold."""
+    """Check the system prompts of all targets. Raises InvalidRequest: for a NUL, which the database cannot store."""
     targets = {f"arms[{at}]": arm.target for at, arm in enumerate(body.arms or ())}
     if isinstance(body.shadow, wire.SetShadow):
         targets["shadow"] = body.shadow.target

@@ -178,7 +178,7 @@ async def with_warnings(
 
 
 async def check_known(conn: Connection, project_id: str, experiment: Experiment) -> None:
-    """Check a definition against everything that the project has.
+    """Check the rules of a definition, with the project's own metrics as the feedback that it may name.
 
     Raises InvalidRequest: for the first field that is wrong.
     """

@@ -133,7 +133,7 @@ class ExperimentLifeController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.Experiment:
-        """Put a decided experiment away. Its results are kept."""
+        """Archive a decided experiment. Its results are kept."""
         await read_body(request, Nothing)
         return await _move(services, caller, project_id, experiment_id, "archive", "experiment.archived")
 

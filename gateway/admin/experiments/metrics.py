@@ -46,7 +46,7 @@ class FeedbackMetricController(Controller):
     async def create_feedback_metric(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> wire.FeedbackMetric:
-        """Create a feedback metric. It never changes, since votes mean what it said when they were cast."""
+        """Create a feedback metric. It never changes, so that votes keep their meaning."""
         wanted = await read_body(request, wire.CreateFeedbackMetric)
         _check(wanted)
         async with services.database.transaction() as conn:

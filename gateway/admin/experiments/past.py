@@ -21,11 +21,12 @@ from gateway.domain.tenancy.actor import Actor
 from gateway.experiments.past import NOT_IN_LEDGER, past_units, past_votes
 
 
-class LearntFrom(msgspec.Struct, frozen=True):
-    """Units of the past, and the rule by which requests became units."""
+class PastTraffic(msgspec.Struct, frozen=True):
+    """The units of a project's past traffic or feedback, with their contributions to one metric."""
 
     units: list[PastUnit]
-    past: Past
+    unit_kind: Past
+    """The thing that counts as a unit."""
     kind: Kind
     own: Sequence[MetricRow]
     """The feedback metrics of the project."""
@@ -54,10 +55,10 @@ def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Ki
     return "ratio" if read.metric.per_request else "mean"
 
 
-async def learn(
+async def read_past(
     services: AdminServices, caller: Actor, project_id: str, metric: str, past: Past | None, days: int
-) -> LearntFrom:
-    """Read the contributions to a metric of the units of the last days.
+) -> PastTraffic:
+    """Read the contribution of each unit of the last days to a metric.
 
     Raises InvalidRequest: for a metric without data of the past.
     Raises NotFound: for an unknown project.
@@ -69,8 +70,8 @@ async def learn(
         kind = check_metric(metric, own, past)
         if any(each.name == metric for each in own):
             votes = await load_past_votes(conn, project_id, metric, since, by_unit=past != "request")
-            return LearntFrom(past_votes(votes, kind), past or "unit", kind, own, is_feedback=True)
+            return PastTraffic(past_votes(votes, kind), past or "unit", kind, own, is_feedback=True)
         chosen: Past = past or ("unit" if await has_units(conn, project_id, since) else "request")
         rows = await load_past(conn, project_id, since, chosen)
     units = await asyncio.to_thread(past_units, rows, metric)
-    return LearntFrom(units, chosen, kind, own, is_feedback=False)
+    return PastTraffic(units, chosen, kind, own, is_feedback=False)

@@ -17,7 +17,7 @@ from litestar.params import FromPath
 from gateway.admin.access import needs, read_body
 from gateway.admin.experiments import wire_previews as wire
 from gateway.admin.experiments.experiments import existing_experiment
-from gateway.admin.experiments.past import LearntFrom, check_metric, learn
+from gateway.admin.experiments.past import PastTraffic, check_metric, read_past
 from gateway.admin.experiments.shown import scales
 from gateway.admin.experiments.warnings import find_warnings
 from gateway.admin.experiments.words import DAY_SECONDS, days_declared, duration
@@ -92,16 +92,16 @@ class PreviewController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
         async with _place(project_id), _CALIBRATING:
-            learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
+            past = await read_past(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
             found = await asyncio.to_thread(
                 calibrate,
-                learnt.units,
-                learnt.kind,
+                past.units,
+                past.kind,
                 alpha=wanted.alpha,
                 tightest_at=wanted.tightest_at,
                 num_runs=wanted.runs,
             )
-        return _calibration(wanted, learnt, found)
+        return _calibration(wanted, past, found)
 
 
 class _NothingKnown(Exception):
@@ -163,12 +163,12 @@ async def _size(
 ) -> wire.SizeNeeded:
     """Return the units and days that an effect needs. Raises _NothingKnown: when the past does not tell."""
     assert wanted.metric is not None and wanted.relative_effect is not None
-    learnt = await learn(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
-    total = await asyncio.to_thread(sums_of, [each.unit for each in learnt.units])
-    if total.n < 2 * MIN_UNITS or (learnt.kind == "ratio" and not total.d):
-        what = "feedback" if learnt.is_feedback else "traffic"
+    past = await read_past(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
+    total = await asyncio.to_thread(sums_of, [each.unit for each in past.units])
+    if total.n < 2 * MIN_UNITS or (past.kind == "ratio" and not total.d):
+        what = "feedback" if past.is_feedback else "traffic"
         raise _NothingKnown(f"There is too little {what} of the past to learn from.")
-    whole = ratio_of(total) if learnt.kind == "ratio" else mean_of(total)
+    whole = ratio_of(total) if past.kind == "ratio" else mean_of(total)
     if not whole.mean:
         raise _NothingKnown("The metric's mean is 0: an effect relative to 0 cannot be stated.")
     defined = row.definition if row is not None else None
@@ -179,11 +179,11 @@ async def _size(
     coverage = wanted.coverage or (defined.coverage if defined else NUM_BUCKETS)
     variance, effect = whole.variance * whole.n, abs(wanted.relative_effect * whole.mean)
     per_arm = sizes.units_per_arm_anytime(variance, variance, effect, alpha, wanted.power) if variance else MIN_UNITS
-    num_days = learnt.units[-1].day - learnt.units[0].day + 1
+    num_days = past.units[-1].day - past.units[0].day + 1
     per_day = total.n / num_days * coverage / NUM_BUCKETS
     window_s, min_days = _times(wanted, row)
     days = sizes.days_needed(per_arm * num_arms, per_day, min_days, window_s / DAY_SECONDS) if per_day else None
-    scale = scales(learnt.own).get(wanted.metric, 1.0)
+    scale = scales(past.own).get(wanted.metric, 1.0)
     return wire.SizeNeeded(
         metric=wanted.metric,
         relative_effect=wanted.relative_effect,
@@ -195,17 +195,14 @@ async def _size(
         units_per_day=per_day,
         days=days,
         min_days=min_days,
-        past_units=learnt.past,
+        past_units=past.unit_kind,
         past_days=num_days,
-        text=_size_text(wanted, learnt, per_arm, num_arms, (per_day, coverage, num_days), days, window_s, min_days),
+        text=_size_text(wanted, past, per_arm, num_arms, (per_day, coverage, num_days), days, window_s, min_days),
     )
 
 
 def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[int, int]:
-    """Return the outcome window in seconds and the declared days, as the question or else the experiment gives them.
-
-    Either is None if neither gives it.
-    """
+    """Return the outcome window in seconds and the least days: the question's, else the experiment's, else 0."""
     analysis = row.definition.analysis if row is not None else None
     window_s, min_days = wanted.outcome_window_seconds, wanted.min_days
     if window_s is None:
@@ -217,7 +214,7 @@ def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[i
 
 def _size_text(
     wanted: wire.PreviewExperiment,
-    learnt: LearntFrom,
+    past: PastTraffic,
     per_arm: int,
     num_arms: int,
     pace: tuple[float, int, int],
@@ -229,7 +226,7 @@ def _size_text(
     assert wanted.relative_effect is not None
     per_day, coverage, num_days = pace
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"
-    voting = " with feedback" if learnt.is_feedback else ""
+    voting = " with feedback" if past.is_feedback else ""
     later = f", and the outcome window of the last one, which is {duration(window_s)}" if window_s else ""
     part = "" if coverage == NUM_BUCKETS else f", the {100 * coverage / NUM_BUCKETS:.4g}% of all that take part"
     least = f" Nothing is to be decided before {days_declared(min_days)} are over." if min_days else ""
@@ -237,30 +234,29 @@ def _size_text(
         f"At your {per_day:,.0f} units{voting} a day{part}, an experiment that finds an effect of "
         f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
         f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
-        f"{least} Learnt from {len(learnt.units):,} {_UNITS[learnt.past]}{voting} of the last "
-        f"{'day' if num_days == 1 else f'{num_days} days'}{', each counted as one unit' * (learnt.past != 'unit')}."
+        f"{least} Learnt from {len(past.units):,} {_UNITS[past.unit_kind]}{voting} of the last "
+        f"{'day' if num_days == 1 else f'{num_days} days'}{', each counted as one unit' * (past.unit_kind != 'unit')}."
     )
 
 
-def _calibration(
-    wanted: wire.CalibrateExperiment, learnt: LearntFrom, found: Calibration
-) -> wire.ExperimentCalibration:
+def _calibration(wanted: wire.CalibrateExperiment, past: PastTraffic, found: Calibration) -> wire.ExperimentCalibration:
     rate, fixed = found.num_false / found.num_runs, found.num_false_fixed / found.num_runs
-    scale = scales(learnt.own).get(wanted.metric, 1.0)
+    scale = scales(past.own).get(wanted.metric, 1.0)
     horizons = [wire.EffectFound(each.days, each.units, each.effect * scale, each.relative) for each in found.horizons]
     finds = "; ".join(
         f"{each.days} days find {percent_text(each.relative)} or more" for each in horizons if each.relative is not None
     )
     text = (
-        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[learnt.past]}{' as units' * (learnt.past != 'unit')} "
-        f"of your past{', which gave feedback,' if learnt.is_feedback else ''} were split at "
+        f"{found.num_runs:,} times {found.num_units:,} {_UNITS[past.unit_kind]}"
+        f"{' as units' * (past.unit_kind != 'unit')} "
+        f"of your past{', which gave feedback,' if past.is_feedback else ''} were split at "
         f"random, so that no arm did anything. Looked at each day, {percent_text(rate)} of these splits were ever "
         f"called an effect; at most {percent_text(wanted.alpha)} are to be expected. An ordinary test, looked at as "
         f"often, would have called {percent_text(fixed)} one."
     ) + (f" Of real effects, {finds}." if finds else "")
     return wire.ExperimentCalibration(
         metric=wanted.metric,
-        past_units=learnt.past,
+        past_units=past.unit_kind,
         num_units=found.num_units,
         num_days=found.num_days,
         mean=found.mean * scale,

@@ -216,7 +216,7 @@ def _read_kind(text: str | None) -> Kind | None:
 
 
 async def _names(conn: Connection, project_id: str, splits: Sequence[SegmentSplit]) -> dict[str, str]:
-    """Return the names of the API keys that segments are of."""
+    """Return the names of the API keys whose segments are among the splits, by the key's id."""
     key_ids = [each.value for each in splits if each.kind == "api_key"]
     return await names_of_keys(conn, project_id, key_ids) if key_ids else {}
 

@@ -134,7 +134,7 @@ class SetArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     weight: Weight
-    """The arm's part of the units, over the sum of all weights."""
+    """The arm's weight: its share of the units is the weight divided by the sum of all weights."""
     target: SetTarget
     ended: bool = False
     """True once the arm has ended: its units get the control and are no longer analysed. Its weight is then 0."""
@@ -195,9 +195,9 @@ class SetAnalysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tightest_at: Annotated[int, Meta(ge=MIN_TIGHTEST_AT, le=MAX_TIGHTEST_AT)] = 5_000
     """Number of units of all arms at which intervals are tightest: the number that you expect."""
     outcome_window_seconds: Annotated[int, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)] = 604_800
-    """Seconds after a first request in which what its unit does counts; the unit is in the results afterwards."""
+    """Seconds after a unit's first request in which its outcomes count; afterwards the unit is in the results."""
     min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] = 7
-    """Whole days before anything is to be decided, so that weekdays and weekends are both there."""
+    """Whole days before anything is to be decided, so that the results contain weekdays and weekends."""
 
 
 class CreateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,7 +220,7 @@ class CreateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A holdout of the project, whose units take part in nothing."""
     analysis: SetAnalysis = SetAnalysis()
     shadow: SetShadow | None = None
-    """An arm whose replies nobody gets, to try a model on live requests before anybody meets it."""
+    """An arm whose replies nobody gets, to try a model on live requests before clients get its replies."""
 
 
 class ModifyExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,7 +231,8 @@ class ModifyExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET
-    """The version of the definition that the change was made for; another one by now is refused as a conflict."""
+    """The version of the definition that the change was made for. If there is a later one by now, the change is refused
+    as a conflict."""
     name: Name | UnsetType = UNSET
     model: Name | UnsetType = UNSET
     unit: SetUnit | UnsetType = UNSET
@@ -298,7 +299,7 @@ class CreateHoldout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForgetUnit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A unit about which nothing is to be known any more."""
+    """The unit that the project's experiments are to forget."""
 
     unit: Unit
     """The unit as requests name it. It is neither stored nor logged."""
@@ -355,7 +356,7 @@ class ExperimentArm(msgspec.Struct, frozen=True):
 
     name: str
     weight: int
-    """The arm's part of new units, over the sum of all weights."""
+    """The arm's weight: its share of new units is the weight divided by the sum of all weights."""
     ended: bool
     """True once the arm has ended: its units get the control and are no longer analysed."""
     target: ExperimentTarget
@@ -415,7 +416,7 @@ class StopReason(msgspec.Struct, frozen=True):
     """The harm that paused an experiment."""
 
     metric: str
-    """The guardrail."""
+    """The metric of the guardrail that found harm."""
     arm: str | None
     """The name of the arm that did harm."""
     at: int | None
@@ -425,7 +426,7 @@ class StopReason(msgspec.Struct, frozen=True):
 
 
 class ExperimentWarning(msgspec.Struct, frozen=True):
-    """A thing about an experiment that may be wrong, and that nothing refuses before the start."""
+    """A fault of an experiment for which its start will be refused, or its results will say nothing."""
 
     param: str | None
     """The field of the definition that the warning is about."""
@@ -464,7 +465,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     next_weights: list[int] | None
     """The weights that new units will get once all gateways are ready for them; null unless a change is under way."""
     why: StopReason | None
-    """The reason for which the experiment paused itself; null where a person did, or nobody."""
+    """The reason for which the experiment paused itself; null where a person paused it, or nobody did."""
     decided_arm: str | None
     """The name of the arm that was chosen."""
     days: int
@@ -568,9 +569,9 @@ class DeletedExperimentHoldout(msgspec.Struct, frozen=True):
 
 
 class ForgottenUnit(msgspec.Struct, frozen=True):
-    """The answer to a unit that was forgotten."""
+    """The reply after a unit was forgotten."""
 
     experiments: int
-    """Number of experiments that had something of the unit; 0 where none knew it."""
+    """Number of experiments that had data of the unit; 0 where none had."""
     forgotten: Literal[True] = True
     object: Literal["organization.project.experiment_unit.forgotten"] = "organization.project.experiment_unit.forgotten"

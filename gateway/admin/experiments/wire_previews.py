@@ -61,7 +61,7 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
     """The probability with which the effect is to be found."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] | None = None
-    """The level; null: the experiment's level, or 0.05."""
+    """The significance level; null: the experiment's level, or 0.05."""
     num_arms: Annotated[int, Meta(ge=2, le=MAX_ARMS)] | None = None
     """Number of equal arms; null: as many as the experiment has, or 2."""
     num_primary: Annotated[int, Meta(ge=1, le=MAX_PRIMARY)] | None = None
@@ -87,13 +87,13 @@ class Assignment(msgspec.Struct, frozen=True):
     arm: str
     """The name of the arm."""
     reason: Reason
-    """Only `split` is analysed; every other reason gives the control."""
+    """The reason for the arm. A unit with `split` is analysed; each other reason gives the control."""
     epoch: int
     """The number of the set of weights that assigns the unit; 0 where it is not analysed."""
 
 
 class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
-    """The units and days by which an effect is found."""
+    """The units and days that an experiment needs to find an effect."""
 
     metric: str
     relative_effect: float
@@ -154,15 +154,15 @@ class CalibrateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class EffectFound(msgspec.Struct, frozen=True):
-    """The smallest effect that is found in 80 % of experiments of some length."""
+    """The smallest effect that is found in 80 % of experiments that run for `days` days."""
 
     days: int
     units: int
-    """New units of all arms by then."""
+    """New units of all arms in these days."""
     effect: float
     """The effect in the metric's unit."""
     relative: float | None
-    """The effect as a part of the mean; null where that is 0."""
+    """The effect as a part of the mean; null where the mean is 0."""
 
 
 class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,11 +177,11 @@ class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float
     """The standard deviation of one unit's outcome."""
     runs: int
-    """Random splits, in none of which an arm did anything."""
+    """Number of random splits. Their arms are all alike, so that every proven effect is a false one."""
     false_rate: float
-    """The part of the splits in which an interval that holds at every look ever called something proven."""
+    """The part of the splits in which an interval that holds at every look excluded no effect on any day."""
     false_rate_fixed: float
-    """The part in which an ordinary test, looked at each day, ever did."""
+    """The part of the splits in which an ordinary test, looked at each day, excluded no effect on any day."""
     horizons: list[EffectFound]
     text: str
     """Sentence that says what the calibration found."""

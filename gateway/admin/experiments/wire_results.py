@@ -48,17 +48,17 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     interval: Bounds
     """The effects that are not excluded at the level `alpha`, however often anybody looks."""
     relative_effect: float | None
-    """The effect as a part of the control's mean; null where that is 0."""
+    """The effect as a part of the control's mean; null where the mean is 0."""
     relative_interval: Bounds | None
-    """The interval as a part of the control's mean; null while that is not told from 0."""
+    """The interval as a part of the control's mean; null while that mean may be 0."""
     log_e: float
     """The natural logarithm of the E-value against no effect."""
     p: float
     """The p-value that holds at every look: never to be read without the interval."""
     alpha: float
-    """The level at which this comparison is judged."""
+    """The significance level at which this comparison is judged."""
     verdict: Verdict
-    """`better` and `worse` are proven by the goal; `different` is a discovery of a metric without one."""
+    """`better` and `worse` are proven by the metric's goal; `different`: a proven effect on a metric without one."""
     answered: list[float] | None
     """The part of control's and arm's units that have a value; null while there are no units."""
     text: str
@@ -66,7 +66,7 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean of people's votes in one arm, as a judge helps to know it."""
+    """The mean of people's votes in one arm, estimated with the help of a judge's votes."""
 
     num_labelled: int
     """Units about which people and the judge voted."""
@@ -76,7 +76,7 @@ class JudgedEstimate(msgspec.Struct, frozen=True, kw_only=True):
     se: float
     """The standard error of the mean."""
     judge_weight: float
-    """The weight of the judge beside people, in the latest set of weights; 0 where its votes tell nothing of theirs."""
+    """The weight of the judge's votes, in the latest set of weights; 0 where they say nothing about people's votes."""
 
 
 class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,21 +92,21 @@ class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
     control: JudgedEstimate
     treatment: JudgedEstimate
     effect: float
-    """The difference of people's mean votes, as the judge helps to know it."""
+    """The difference of people's mean votes between arm and control, estimated with the help of the judge's votes."""
     interval: Bounds
     """The effects that are not excluded at the level `alpha`, however often anybody looks."""
     effect_by_people: float
     """The effect measured by the people's votes alone, without the judge."""
     interval_by_people: Bounds
     effect_by_judge: float
-    """The difference of the judge's own mean votes: its bias is in it."""
+    """The difference of the judge's own mean votes, which includes the judge's bias."""
     alpha: float
     text: str
     """The comparison in words."""
 
 
 class QuantileBounds(msgspec.Struct, frozen=True):
-    """A quantile of one arm."""
+    """A quantile of one arm, with the bounds of its interval."""
 
     estimate: float | None
     low: float | None
@@ -114,7 +114,7 @@ class QuantileBounds(msgspec.Struct, frozen=True):
 
 
 class QuantileResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantile of times of one arm beside the control, one time a unit."""
+    """A quantile of times of one arm beside the control; each unit has one time."""
 
     metric: str
     role: Role
@@ -122,7 +122,7 @@ class QuantileResult(msgspec.Struct, frozen=True, kw_only=True):
     control: QuantileBounds
     treatment: QuantileBounds
     difference: Bounds
-    """Milliseconds that the arm's quantile lies above the control's, at every look."""
+    """An interval of the milliseconds by which the arm's quantile exceeds the control's; it holds at every look."""
     alpha: float
     verdict: Verdict
     text: str
@@ -149,11 +149,12 @@ class ArmResult(msgspec.Struct, frozen=True):
     name: str
     units: int
     compliance: float | None
-    """The part of units that got the whole treatment with each request; results are of all. Null without units."""
+    """The part of units that got the whole treatment with each request. Results are of all units. Null without
+    units."""
 
 
 class ShadowTimes(msgspec.Struct, frozen=True):
-    """A time of copies that ended well, in milliseconds; null without any."""
+    """Percentiles of a time of copies that ended well, in milliseconds; null without such copies."""
 
     p50: float | None
     p95: float | None
@@ -168,7 +169,7 @@ class ShadowResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     requests: int
-    """Copies that an engine had."""
+    """Copies that were sent to an engine."""
     errors: int
     """Copies that ended in an error."""
     prompt_tokens: int
@@ -286,9 +287,9 @@ class AgeDay(msgspec.Struct, frozen=True, kw_only=True):
     interval: Bounds
     """The effects that are not excluded. The intervals of all days hold together, however often anybody looks."""
     relative_effect: float | None
-    """The effect as a part of the control's mean; null where that is 0."""
+    """The effect as a part of the control's mean; null where the mean is 0."""
     relative_interval: Bounds | None
-    """The interval as a part of the control's mean; null while that is not told from 0."""
+    """The interval as a part of the control's mean; null while that mean may be 0."""
 
 
 class AgeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +311,7 @@ class ExperimentAges(msgspec.Struct, frozen=True):
 
     experiment_id: str
     data: list[AgeResult]
-    """Empty where the outcome window has less than two days."""
+    """The effects by metric and arm; empty where the outcome window has less than two days."""
     object: Literal["organization.project.experiment.ages"] = "organization.project.experiment.ages"
 
 

@@ -51,7 +51,7 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     events: Events | None = None
-    """The events that the webhook is called for; left out, what is told of limits and experiments."""
+    """The events that the webhook is called for; if left out, all events about limits and experiments."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class RotatedWebhook(CreatedWebhook, frozen=True, kw_only=True):
     """A webhook with a new secret."""
 
     previous_secret_expires_at: int | None = None
-    """The Unix time in seconds at which the former secret no longer signs; null where it does not any more."""
+    """The Unix time in seconds until which messages are signed with the former secret too; null where none are."""
 
 
 class DeletedWebhook(msgspec.Struct, frozen=True):
@@ -193,7 +193,7 @@ class WebhookController(Controller):
 
 
 def _check_url(text: str, *, allow_private: bool) -> None:
-    """Check the form of a URL and an address written in the URL.
+    """Check the form of a URL, and the IP address if it has one in place of a host name.
 
     The addresses of a name are checked each time a message is sent.
     """

@@ -131,7 +131,7 @@ class Session(CurrentLogin, frozen=True, kw_only=True):
     has_totp: bool
     has_passkey: bool
     must_set_up_totp: bool
-    """True if the user may do nothing else before an authenticator is set up, or a passkey is logged in with."""
+    """True if the user has to set up an authenticator, or to log in with a passkey, before doing anything else."""
     needs_second_factor: bool
     """True if a password alone is not enough for the user's role."""
     has_passkey_here: bool
@@ -424,7 +424,7 @@ def check_same_site(request: Request[Any, Any, Any]) -> None:
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
-    """Tell whether a request's body has a type that a page can send to any other site without being asked.
+    """Tell whether a request's body has a type that a page can send to another site without a preflight request.
 
     See Fetch, "CORS-safelisted request-header".
     """

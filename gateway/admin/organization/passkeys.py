@@ -1,4 +1,4 @@
-"""Passkeys over HTTP: people log in by them, and add, name and remove their own; who manages users may remove others'.
+"""Passkeys over HTTP: people log in by them, and add, name and remove their own; managers of users remove any.
 
 Bytes travel in base64. Adding and removing a passkey takes the password, and the code of an authenticator where there
 is one: a login that somebody left open is not enough.

@@ -37,7 +37,7 @@ PersonName = Annotated[str, msgspec.Meta(max_length=128)]
 _EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+")
 """The form of an address: one @ among printable ASCII characters without spaces.
 
-Only a message sent to it could show more.
+Only a message could show whether the address exists.
 """
 
 
@@ -256,7 +256,7 @@ def check_new_password(password: str, param: str, *about: str) -> None:
 
     about: facts about its user, such as the name.
 
-    Raises InvalidRequest: when it is one.
+    Raises InvalidRequest: when the password is among them.
     """
     if is_common(password, *about):
         raise InvalidRequest(

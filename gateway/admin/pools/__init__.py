@@ -1,4 +1,4 @@
 """Pools over HTTP: pools and who may use them, hosts, replicas, and the bases of a project.
 
-Changes are rows alone: agents make them true.
+A change only writes rows; agents start and stop engines by them.
 """

@@ -31,7 +31,7 @@ class HostGpu(msgspec.Struct, frozen=True):
 
     memory_bytes: int
     taken_bytes: int
-    """Memory that the replicas there take by the estimates."""
+    """The estimated memory of the replicas on the accelerator."""
     num_replicas: int
 
 
@@ -71,18 +71,18 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     is_alive: bool
-    """True if an agent runs there now."""
+    """True if an agent runs on the host now."""
     num_processors: int
     memory_bytes: int
     """Memory of the host itself, without the memory of the accelerators."""
     taken_bytes: int
-    """Part of the host's own memory that replicas take by the estimates."""
+    """The estimated part of the host's own memory that replicas take."""
     gpus: list[HostGpu]
     """The accelerators, in the order of their indices."""
     num_replicas: int
     """Number of replicas of all organizations, on processors and accelerators."""
     programs: list[str]
-    """The drivers of other makers whose servers the agent can start there."""
+    """The drivers of other makers whose servers the host's agent can start."""
     labels: dict[str, str]
     """Labels that operators gave the host."""
     is_drained: bool

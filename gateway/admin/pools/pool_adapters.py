@@ -1,4 +1,4 @@
-"""The adapters of pools whose servers take them only at their start, and a new start with all adapters."""
+"""The adapters of pools whose servers load adapters only when they start, and a new start with all adapters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, NotFound
 from gateway.domain.pools.drivers import PRELOADED
-from gateway.domain.pools.plan import How, NoRoom, how
+from gateway.domain.pools.plan import NoRoom, Rollout, rollout_to
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -49,7 +49,7 @@ class PoolAdapters(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that the servers still have, and tenants do not."""
     num_replicas: int
     """Number of replicas that would be started anew."""
-    rollout: How | None
+    rollout: Rollout | None
     """The way in which a start with all adapters replaces the replicas: `side by side`, so that nobody notices, or `one
     after the other`, where both do not fit on the hosts. Null where no replica would find a place."""
     revision: int | None
@@ -141,7 +141,7 @@ def _adapter(content: LiveContent) -> PoolAdapter:
     return PoolAdapter(content.name, content.digest)
 
 
-async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> How | None:
+async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> Rollout | None:
     """Return the way in which a new revision would replace a pool's replicas; None where no host has room.
 
     Raises NotFound: when the pool was removed since it was read.
@@ -150,6 +150,6 @@ async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> 
     if not any(each.id == pool.row.id for each in world[0]):
         raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")
     try:
-        return how(*world, pool.row.id, needs_of(serving))
+        return rollout_to(*world, pool.row.id, needs_of(serving))
     except NoRoom:
         return None

@@ -17,7 +17,7 @@ from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.capacity import Standing
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
 from gateway.domain.pools.drivers import Driver
-from gateway.domain.pools.plan import How
+from gateway.domain.pools.plan import Rollout
 from gateway.domain.pools.states import Access, ReplicaState, RevisionState
 from gateway.domain.routing.breaker import BreakerState
 
@@ -31,7 +31,7 @@ class PoolGrant(msgspec.Struct, frozen=True):
 
 
 class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds between which the number of a pool's replicas follows its load, and what that leads to."""
+    """Bounds between which the number of a pool's replicas follows its load, and how the number changes."""
 
     min_replicas: int
     max_replicas: int
@@ -133,11 +133,11 @@ class ReplicaServer(msgspec.Struct, frozen=True):
     is_tried_version: bool
     """False if the driver was not tried with the version: the server is asked by a generic protocol then."""
     has_adapters: bool
-    """True if adapters of tenants answer at the server. At one of a version that was not tried each has to be shown by
-    a probe first."""
+    """True if adapters of tenants answer at the server. If the server's version is untried, an adapter
+    answers only after a probe has shown that it does."""
     separates_caches: bool
-    """True if the prompts of each tenant have a cache of their own at the server. False if tenants share one, or nobody
-    here knows."""
+    """True if the prompts of each tenant have a cache of their own at the server. False if tenants share one, or
+    if this is not known."""
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class PoolScalingChange(msgspec.Struct, frozen=True):
 class PoolDetail(Pool, frozen=True, kw_only=True):
     """A pool with the revisions and replicas of the pool."""
 
-    rollout: How | None
+    rollout: Rollout | None
     """The way in which the change under way replaces replicas: `side by side`, or `one after the other` where both
     revisions do not fit on the hosts. Null where no change is under way, and until the model is prepared."""
     num_adapters: int
@@ -263,7 +263,7 @@ def detail_wire(
     pool: ServedPool,
     revisions: list[RevisionRow],
     *,
-    rollout: How | None,
+    rollout: Rollout | None,
     shortage: str,
     num_adapters: int,
     hosts: Mapping[str, str],

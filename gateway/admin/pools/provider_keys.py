@@ -139,9 +139,9 @@ class ProviderKeyController(Controller):
 
 
 async def _base(conn: Connection, organization_id: str, project_id: str, model: str) -> UsableBase:
-    """Return the base model of a name that the project may bring a key for.
+    """Return the base model of this name, for whose servers the project may bring a key.
 
-    Raises InvalidRequest: when there is none, alike for one that the project may not use.
+    Raises InvalidRequest: when the project can use no such model; the error does not tell whether others can.
     """
     for each in await list_usable(conn, organization_id, project_id):
         if each.name == model and each.own_keys != "none":

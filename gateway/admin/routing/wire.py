@@ -103,7 +103,7 @@ class SharedRoute(msgspec.Struct, frozen=True):
     version: int
     """The version that answers requests."""
     is_hidden: bool
-    """True where the project has a name of its own like it, which answers instead."""
+    """True where the project has an alias, an experiment or a route of the same name, which answers instead."""
     object: Literal["organization.project.shared_route"] = "organization.project.shared_route"
 
 
@@ -145,7 +145,7 @@ class ExplainedStep(msgspec.Struct, frozen=True):
     path: str
     """The path of the target's node in the document."""
     then: dict[str, int]
-    """The number of the attempt that follows, from 0, for each error after which one does."""
+    """The number of the attempt that follows, from 0, by the error after which it does."""
     first_token_ms: int | None
     """The time that the attempt may take to its first token; null for no bound."""
     has_check: bool
@@ -210,7 +210,7 @@ class ModelExplanation(msgspec.Struct, frozen=True):
     model: str
     kind: ModelKind
     version: int | None
-    """The version of the route; null for what is none."""
+    """The version of the route; null for a model that is no route."""
     is_allowed: bool
     """False where the API key may not use the model: the request would be told that there is no such model."""
     request_id: str

@@ -1,4 +1,4 @@
-"""Conditions that hold now and that somebody should look at, the worst first. They end by themselves when over.
+"""Conditions that hold now and that somebody should look at, the worst first. Each ends by itself.
 
 Limits, keys, adapters and experiments are shown to callers who may read them, in their own projects; engines, journals,
 webhooks and deliveries are the operator's.

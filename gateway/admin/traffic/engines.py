@@ -34,7 +34,7 @@ class ResidentAdapter(msgspec.Struct, frozen=True):
 
 
 class EngineTenant(msgspec.Struct, frozen=True):
-    """The choices of one tenant in an engine."""
+    """The choices (completions) of one tenant that an engine computes or keeps waiting."""
 
     project_id: str
     name: str
@@ -76,9 +76,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     step_ms_p50: float | None
     """The median of the steps' milliseconds over the last ten seconds."""
     device: str
-    """The device; empty while no engine told it."""
+    """The device of the engine; empty before the first engine was connected."""
     dtype: str
-    """The type of the weights; empty while no engine told it."""
+    """The number format of the weights; empty before the first engine was connected."""
     fingerprint: str
     resident_adapters: list[ResidentAdapter]
     """The loaded adapters about which the caller may read."""

@@ -114,8 +114,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """The id of the request; for prompts after the first, with a dot and a number."""
     attempt: int
     revision: int
-    """The number of the record, 0 for the first. Higher numbers add what a later, better count has beyond the record
-    before."""
+    """The number of the record, 0 for the first. Each further record holds the difference between a later, better count
+    and the record before."""
     model: str
     """The model that was tried: attempts by a route may be at several."""
     finish_reason: str

@@ -42,9 +42,9 @@ class Bridge:
         self._why = "it is not connected to the Ray cluster yet"
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a driver, and do `work` while it is connected; return when the work is done.
+        """Start a driver, and do `work` while the driver is connected to the cluster; return when the work is done.
 
-        Raises CannotReach: when it is not, or not any more.
+        Raises CannotReach: when the driver cannot connect, or loses the connection.
         """
         with nullcontext(asyncio.subprocess.DEVNULL) if self._log_path is None else open_log(self._log_path) as log:
             process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,10 @@ class Bridge:
             self._fail_all()
 
     async def call(self, call: Call, seconds: float) -> Answer:
-        """Return the driver's answer. Raises CannotReach: when there is none, or it is that the cluster is away."""
+        """Send a command to the driver, and return the answer.
+
+        Raises CannotReach: when no answer comes within `seconds`, or the driver cannot reach the cluster.
+        """
         process = self._process
         if process is None or process.stdin is None:
             raise CannotReach(self._why)

@@ -2,7 +2,7 @@
 
     python -m gateway.agent.ray.driver SETUP
 
-It says first that it is connected, or why it is not, and ends then. It ends with its stdin.
+Its first line says that it is connected, or why it cannot connect, in which case it ends. It ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Driver:
     """A connection to the cluster, and the supervisors there.
 
     A replica has a *seat*: the supervisor for which Ray keeps its resources. A node on which there are engines and no
-    seat, or that has not been looked at yet, has a *lookout*, one without resources. Lookouts go once their nodes have
-    no engine: a node with any actor counts as busy, and would never be given back.
+    seat, or that has not been looked at yet, has a *lookout*: a supervisor without resources. Lookouts go once their
+    nodes have no engine: a node with any actor counts as busy, and would never be given back.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -183,7 +183,7 @@ class Driver:
     async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
         """Ask a supervisor for its engines.
 
-        One that has not answered the last question yet is not asked again before it has.
+        A supervisor that has not yet answered the question before is asked only after that answer.
 
         Raises TimeoutError: when the answer does not come in time.
         Raises the supervisor's error: when the call fails.
@@ -200,7 +200,7 @@ class Driver:
     def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
         """Record the engines that nodes report. Engines of a live node that did not answer are assumed to live.
 
-        before: the engines that were known when the nodes were asked. One that began later may not have been seen.
+        before: the engines that were known when the nodes were asked; a report may lack an engine that began later.
         """
         nodes = {
             key: node_id

@@ -38,7 +38,7 @@ RETRY_S = 2.0
 UNSEEN_S = 3.0
 """Seconds of silence after which an engine that no node reports is started elsewhere.
 
-A connection that is lost alone comes back sooner.
+If only the connection to the engine was lost, it is made again within that time.
 """
 
 LOOK_S = 15.0
@@ -62,8 +62,8 @@ class RayLauncher:
         self._kept: list[str] | None = None
         self._kept_until_s = math.inf
         self._tried: set[str] = set()
-        """Replicas whose start came to its end since the last picture was asked for: the picture may show them as
-        starting."""
+        """Replicas whose start has ended since the cluster was last asked for its engines: the answer may still show
+        them as starting."""
         self._is_sighted = False
         self._nodes: list[Node] = []
         self._told: set[tuple[str, int]] = set()
@@ -129,7 +129,7 @@ class RayLauncher:
             self._engines = {id: each for id, each in self._engines.items() if id != engine.replica_id}
 
     def running(self) -> dict[str, Engine]:
-        """Return the engines of the last look; while the cluster is away, of the last one before."""
+        """Return the engines that were seen in the last look at the cluster that succeeded."""
         return dict(self._engines)
 
     def nodes(self) -> list[Node] | None:

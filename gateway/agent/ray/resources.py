@@ -53,7 +53,7 @@ def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
 
 
 def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
-    """Tell whether an engine gets a GPU: where the settings leave that open, as soon as any node has one."""
+    """Tell whether an engine gets a GPU: as the settings say, else if any node has GPUs."""
     return ask.device == "cuda" or (ask.device == "auto" and any(node.resources.get(GPU) for node in nodes))
 
 

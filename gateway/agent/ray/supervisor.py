@@ -1,7 +1,7 @@
-"""The actor beside an engine: it starts the engine as a process of its node, adopts the one that lives, and tells.
+"""The actor beside an engine: starts it as a process of the node, adopts it if it lives already, and reports on it.
 
 It runs in a process of Ray on a node. Several of a node share the installation's folder below `ray` in the node's data
-folder, whose lock files say which engines live: each of them can tell of all engines there, and end them.
+folder, whose lock files say which engines live: each supervisor can report all engines of the node, and end them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Supervisor:
         return Sight(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
 
     async def offer(self, ask: Ask, public_keys: list[str]) -> Spot | None:
-        """Reserve a place for an engine on this node, and return it; `go` or nothing starts the engine there.
+        """Reserve a place for an engine on this node, and return it; the engine starts there once `go` is called.
 
         Return None if an engine of the replica lives already.
 
@@ -170,8 +170,9 @@ class Supervisor:
     def _free_gpu(self, engines: Mapping[str, Engine]) -> str | None:
         """Return the GPU for the engine; None where Ray keeps none for it.
 
-        After all actors of a node were started again, Ray may have assigned its GPUs in another way than before, while
-        the engines live on with theirs. Then the free GPU is found by going from actor to engine, until one is free.
+        After all actors of a node were started again, Ray may have given them other GPUs than those on which their
+        engines still run. If an engine uses this actor's GPU, that of the engine's own actor is taken, and
+        so on until a GPU is free.
         """
         used = {record.gpu: id for id in engines if (record := self._record_of(id)) is not None and record.gpu}
         used = {gpu: id for gpu, id in used.items() if id != self._replica_id}

@@ -19,7 +19,7 @@ from gateway.settings import MAX_SOCKET_PATH_BYTES
 _NAME_DIGITS = 8
 
 ALL_LAYERS = 999
-"""More layers than a model has: all of them go to the accelerator."""
+"""A number larger than any model's number of layers, by which all layers go to the accelerator."""
 
 
 class ServerPlan(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class ServerPlan(msgspec.Struct, frozen=True):
     gpu: str | None
     """The only accelerator that the server may see, by CUDA's name for it; None: the server computes on processors."""
     adapters: Sequence[str] = ()
-    """Files of adapters with which it is started."""
+    """Files of the adapters with which the server is started."""
 
 
 def socket_path(run_dir: Path, replica_id: str, generation: int) -> Path:
@@ -59,7 +59,7 @@ def socket_path(run_dir: Path, replica_id: str, generation: int) -> Path:
 def write_key(socket: Path) -> str:
     """Make the key of a start, in a file beside its socket that its owner alone may read; return the key.
 
-    The files of former starts of the replica go, none of whose servers lives: nobody may have seen the end of one.
+    Files of the replica's earlier starts are deleted. None of their servers lives, but no agent may have seen the end.
     """
     name, _, _ = socket.name.partition("-")
     for left in socket.parent.glob(f"{name}-*.sock*"):

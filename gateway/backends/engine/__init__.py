@@ -3,7 +3,7 @@
     client         the backend: puts the parts together, loads adapters
     link           the connection to one engine; frames reads its messages
     condition      whether the engine is there, its bounds and its last heartbeat
-    requests       the requests under way; window bounds them, used counts for other engines what they used
+    requests       the requests under way; window bounds them, used counts their tokens for the pool's other engines
     stream         the messages of one request; backlog joins what a slow reader has not taken yet
     recorder       the usage of each attempt, recorded once
     failures       the engine's errors as clients get them

@@ -2,8 +2,8 @@
 
 Pure: knows neither streams nor engines.
 
-A reader that keeps up takes each delta by itself. Behind one that does not, deltas of one choice are joined and
-encoded: log-probabilities take a sixth of the memory so, and one joined delta is less work for the one who comes back.
+A reader that keeps up takes each delta by itself. For a reader that falls behind, deltas of one choice are joined and
+encoded: encoded log-probabilities take a sixth of the memory, and a joined delta is less work to read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import Delta
 
 MAX_APART = 16
-"""The most unread deltas that are not joined; if a step has more, the deltas of two steps."""
+"""The most unread deltas that are kept unjoined. If two steps yield more, as many as two steps yield are kept."""
 
 MAX_UNREAD_BYTES = 1 << 17
 """The most encoded bytes of a stream that wait for their reader: minutes at 100 tokens/s, or 4 s with 20

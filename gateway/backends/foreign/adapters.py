@@ -40,12 +40,12 @@ FAULT_FOR_S = 60.0
 RETRY_AFTER_S = 1.0
 
 SILENT_BASE = "it answers from the base where an adapter is asked for that it does not have"
-"""The fault of a server for which none of its adapters is used: it may answer from the base model without an error."""
+"""The reason why no adapter of a server is used: the server may answer from the base model without an error."""
 
 LEAST_DIFFERENCE = 1e-3
-"""The least difference of log-probabilities between an adapter and the base that counts as shown.
+"""The least difference of log-probabilities that shows an adapter to answer, and not the base.
 
-Batches of other requests change less.
+By the other requests in a batch, log-probabilities differ by less.
 """
 NOT_SHOWN = "with the adapter it says what it says without, so that nothing shows that the adapter answers"
 """The reason why an adapter is not used at a server whose version was not tested."""
@@ -189,7 +189,7 @@ class ServerAdapters:
     def listed(self) -> None:
         """Process the server's new list: adapters that are missing went with a restart, or were unloaded by somebody.
 
-        A server of another version than before has to show each anew.
+        If the server's version has changed, each adapter has to pass a probe again.
         """
         if (way := self._way_now()) is not self._way:
             self._way = way

@@ -45,7 +45,7 @@ class Attempt:
     ) -> None:
         """Begin an attempt that has not been sent.
 
-        source: gets nothing to keep, but says that no other count will come.
+        source: the backend. It stores no usage, so the sink learns that no other count of the attempt will come.
         is_exact: whether the reply has token ids.
         """
         self.request: GenerateRequest = generation.request
@@ -135,7 +135,7 @@ class Attempt:
     def add(self, parts: list[Part]) -> list[Part]:
         """Count the parts of one event; return the parts of choices that had not ended before.
 
-        Nobody reads them before `so_far` is noted.
+        The caller records `so_far` before anybody reads the parts.
         """
         if self.finished:
             parts = [part for part in parts if part.index not in self.finished]
@@ -168,7 +168,7 @@ class Attempt:
 
     @property
     def so_far(self) -> Count:
-        """Return the counts by now, which are noted before anybody reads the parts that came."""
+        """Return the counts by now, which the caller records before anybody reads the parts that came."""
         request = self.request
         return Count(request.request_id, request.attempt, self._own_prompt, self._num_counted)
 

@@ -19,7 +19,7 @@ MAX_SHOWN_CHARS = 400
 """Characters of an error that the log shows."""
 
 ECHO_CHARS = 32
-"""The least length, in characters, of a text common to an error and the request that is left out as the request's."""
+"""The least length, in characters, of a text that an error repeats from the request, and that the log leaves out."""
 
 ECHO_STEP = 8
 """Characters between two places of an error that are searched for in the request."""

@@ -28,5 +28,5 @@ class NotedCounts:
             self._sink.progressed(counts)
 
     def forget(self, attempt: Attempt) -> None:
-        """Forget an attempt of which nothing more will be read: its usage is recorded as a whole."""
+        """Forget an attempt of which nothing more will be read: the recorded usage has all of its counts."""
         self._attempts.pop(attempt, None)

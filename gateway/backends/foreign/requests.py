@@ -212,8 +212,8 @@ class ForeignRequests:
     async def _key_of(self, generation: Generation) -> ProviderKey | None:
         """Return the project's own key, if the request is sent with it.
 
-        Raises Unanswered: when it is gone by now: the request is never sent with the pool's key instead, since nobody
-        would be charged.
+        Raises Unanswered: when the project has removed the key by now: the request is never sent with the pool's key
+        instead, since nobody would be charged.
         """
         if not generation.key_owner:
             return None

@@ -51,8 +51,8 @@ class Proof(msgspec.Struct, frozen=True):
 
     path: str
     """The path of the question."""
-    of: Hashable
-    """The value that a good answer has."""
+    expected: Hashable
+    """The value of an answer by the known server."""
     read: Callable[[bytes], Hashable]
     """The function that returns the value of an answer's body. Raises BadReply: when the body is no answer."""
 
@@ -144,7 +144,7 @@ class Server:
             try:
                 if sent is not None:
                     sent(connection)
-                if proof is not None and connection.proved != proof.of:
+                if proof is not None and connection.proved != proof.expected:
                     await self._prove(connection, proof, headers, until_s)
                 connection.send(method, self._path + path, headers, body)
                 await connection.head(until_s)
@@ -170,11 +170,11 @@ class Server:
         connection.send("GET", self._path + proof.path, headers, b"")
         await connection.head(until_s)
         body = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
-        if connection.status != 200 or not _shows(body, proof):
+        if connection.status != 200 or not _proves(body, proof):
             raise ServerChanged("the server is not the one that was asked before", has_begun=True)
         if not connection.is_reusable:
             raise ServerGone("it closes its connection after each request", has_begun=True)
-        connection.proved = proof.of
+        connection.proved = proof.expected
 
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
@@ -198,7 +198,7 @@ class Server:
     def give(self, connection: Connection, *, has_ended: bool = False) -> None:
         """Take a connection back for the next request, if its response was read whole; else close it.
 
-        has_ended: True if the rest of the response holds nothing, and comes in a moment.
+        has_ended: True if only the end of the response is still to come, without content.
         """
         if has_ended and not connection.is_done and connection.is_open:
             task = asyncio.create_task(self._give_once_done(connection))
@@ -232,7 +232,7 @@ class Server:
 
     def _take_idle(self, proof: Proof | None) -> Connection | None:
         """Take the idle connection that was used last and is still open; with a proof, one that has this proof."""
-        for connection in reversed([each for each in self._idle if proof is None or each.proved == proof.of]):
+        for connection in reversed([each for each in self._idle if proof is None or each.proved == proof.expected]):
             self._idle.remove(connection)
             if connection.is_open:
                 return connection
@@ -283,9 +283,9 @@ def _why_none(error: OSError | UnicodeError) -> str:
     return type(error).__name__ if error.errno is None else os.strerror(error.errno)
 
 
-def _shows(body: bytes, proof: Proof) -> bool:
+def _proves(body: bytes, proof: Proof) -> bool:
     try:
-        return proof.read(body) == proof.of
+        return proof.read(body) == proof.expected
     except BadReply:
         return False
 

@@ -233,7 +233,7 @@ async def lag_s(database: Database, row: Row, args: argparse.Namespace) -> float
 
 
 async def timed_ms(read: Callable[[], Awaitable[object]], count: int) -> dict[str, float]:
-    """Return the median and the 99th percentile of the milliseconds of some reads."""
+    """Call `read` `count` times; return the median and the 99th percentile of its milliseconds."""
     took = []
     for _ in range(count):
         began_s = time.perf_counter()

@@ -115,7 +115,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _compare(args: argparse.Namespace, folder: Path, installation: Installation, upstream: RunningPeer) -> None:
-    """Print how our gateway is beside others, for whole replies and for streams."""
+    """Print the figures of our gateway and of others, for whole replies and for streams."""
     for peer in PEERS:
         if not (args.peers / peer.program).exists():
             how = peer.made_by.format(args.peers)

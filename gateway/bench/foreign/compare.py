@@ -28,10 +28,11 @@ from gateway.bench.peers.running import LITELLM, PEERS, RunningPeer, running_pee
 CONNECTIONS = 64
 STREAMS = 16
 WARM_UP_S = 4.0
-"""Seconds for which each server is asked as fast as it answers, before any round."""
+"""Seconds for which each server is asked as fast as it answers, before any round, to find its highest rate."""
 
 SPARE = 0.7
-"""The largest part of that rate at which requests are sent: past it they pile up, and a latency says nothing of one."""
+"""The largest part of a server's highest rate at which requests are sent: above it requests queue, and a latency shows
+the queue instead of the time that one request takes."""
 
 Rows = dict[str, list[dict[str, Any]]]
 """The rounds of each server, by its name."""

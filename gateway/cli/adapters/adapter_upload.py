@@ -36,7 +36,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 PAUSED = "adapter_uploads_paused"
 MAX_PAUSED_S = 600.0
-"""Seconds to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
+"""The most seconds to wait, in all, for the end of a tenant's pauses for adapters: twice the longest pause."""
 
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 """Error codes of a piece after which the next attempt may succeed: the server has not noticed the broken connection."""

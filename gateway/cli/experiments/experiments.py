@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.experiments import export, findings, furniture, verify
+from gateway.cli.experiments import export, findings, objects, verify
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
 from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
 from gateway.cli.verbs import add_group, add_verb, over_admin
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = 10_000
 UNTIL = {"paused": "it is started again", "stopped": "you `decide` for an arm"}
-"""Words for how a state ends in which no unit is given an arm, by state."""
+"""For each state in which units get no arm, the event that ends the state, in words."""
 
 
 def register(verbs: Verbs) -> None:
@@ -68,7 +68,7 @@ def register(verbs: Verbs) -> None:
     findings.register(actions)
     verify.register(actions)
     export.register(actions)
-    furniture.register(actions)
+    objects.register(actions)
 
 
 def _register_create(actions: Verbs) -> None:

@@ -69,11 +69,9 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 @contextmanager
 def _archive(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open a file for the archive, which is gone afterwards.
+    """Open a temporary file for the archive: in the folder of the file to write or, for standard output, among others.
 
-    It is beside the file to write, where there has to be room, or among temporary files for standard output.
-
-    Raises CommandFailed: when there is none.
+    Raises CommandFailed: when no file can be made in the folder.
     """
     folder = Path(tempfile.gettempdir()) if out == STANDARD_OUTPUT else out.parent if out is not None else Path()
     try:

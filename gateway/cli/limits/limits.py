@@ -158,7 +158,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
-    """Return the path of the list of limits that is meant.
+    """Return the path of the limits of the tenant that the arguments name, or of the organization.
 
     Raises CommandFailed: when there is no such tenant.
     """
@@ -187,7 +187,7 @@ def _shown(limit: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(limit: dict[str, Any], column: str) -> object:
-    """Return a table's cell: amounts to the last decimal, where JSON has the nearest number."""
+    """Return a field of a limit as a table shows it. Amounts of money are exact there; JSON has the nearest number."""
     if limit["unit"] == "cost_nanos" and column in AMOUNTS:
         return decimal_text(limit[column])
     return "cost" if limit[column] == "cost_nanos" else limit[column]

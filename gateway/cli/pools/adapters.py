@@ -30,7 +30,7 @@ def show_adapters(arguments: argparse.Namespace, client: AdminClient) -> int:
     if changed["wanted_revision"] == found["wanted_revision"]:
         text = f"pool {pool['name']} has all adapters already"
     else:
-        text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}: {_what(found)}"
+        text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}: {_effect_in_words(found)}"
     return settle(client, arguments, client.get(path), text)
 
 
@@ -39,11 +39,11 @@ def _print(found: dict[str, Any]) -> None:
     rows += [(each["name"], "waits for a start", each["digest"][:12]) for each in found["waiting"]]
     print_table(("ADAPTER", "STATE", "DIGEST"), rows)
     if found["waiting"] or found["num_removed"]:
-        print(f"\nWith --load {_what(found)}.")
+        print(f"\nWith --load {_effect_in_words(found)}.")
 
 
-def _what(found: dict[str, Any]) -> str:
-    """Return the effect on the replicas of a start with all adapters, in words."""
+def _effect_in_words(found: dict[str, Any]) -> str:
+    """Return in words what a start with all adapters does to the pool's replicas."""
     number = found["num_replicas"]
     replicas, are = (f"{number} replicas", "are") if number != 1 else ("1 replica", "is")
     match found["rollout"]:

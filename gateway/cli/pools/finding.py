@@ -26,7 +26,7 @@ def find_pool(client: AdminClient, name: str) -> dict[str, Any]:
 def warn_of_unknown(model: str, client: AdminClient) -> None:
     """Warn of a price or a limit of a model that no pool has, which applies to no request.
 
-    model: an adapter's counts by its base; "*" is any.
+    model: a model string, of which the base is looked for; "*" is any.
     """
     if model == ANY:
         return

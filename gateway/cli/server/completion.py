@@ -52,7 +52,7 @@ class Level(msgspec.Struct, frozen=True):
     values: dict[str, list[str]]
     """The values of each flag that takes one; [] where they are no fixed words: a file, a name, a number."""
     positional: list[str]
-    """The fixed words among its positional arguments."""
+    """The fixed words that the command's positional arguments may be."""
 
 
 def register(verbs: Verbs) -> None:

@@ -96,14 +96,14 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
 
 
 def _data_folder(folder: Path) -> dict[str, Any]:
-    """Return the disk on which the data folder is, or will be."""
+    """Return the path of the data folder, whether it exists, and the free bytes of its disk."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     usage = shutil.disk_usage(there)
     return {"path": str(folder), "exists": folder.exists(), "free_bytes": usage.free}
 
 
 def _ray(settings: Settings) -> dict[str, Any]:
-    """Return whether the agent could have Ray place engines, and why not."""
+    """Return the number of nodes of the Ray cluster, and the reason why the cluster cannot be reached, if any."""
     from gateway.agent.launcher import CannotReach
     from gateway.agent.ray.launcher import count_nodes
 
@@ -130,7 +130,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
     for gpu in report["gpus"]:
         free, total = gpu["free_bytes"] / GIB, gpu["memory_bytes"] / GIB
         lines.append(f"GPU          {gpu['name']} ({gpu['capability']}): {free:.1f} of {total:.1f} GiB free")
-    lines += ["", f"An engine computes here {_how(choice)}.", *(f"  {line}" for line in choice["reasons"])]
+    lines += ["", f"An engine computes here {_choice_in_words(choice)}.", *(f"  {line}" for line in choice["reasons"])]
     if (measured := report["measured"]) is not None:
         lines += [
             "",
@@ -143,8 +143,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     return [*lines, "", "What would make it faster:", *(f"  {line}" for line in advice)]
 
 
-def _how(choice: dict[str, Any]) -> str:
-    """Return the way of computing in half a line."""
+def _choice_in_words(choice: dict[str, Any]) -> str:
+    """Return in half a line how an engine would compute: device, dtype, threads and matrix products."""
     if choice["device"] != "cpu":
         return f"on the GPU in {choice['dtype']}"
     threads = choice["num_threads"]

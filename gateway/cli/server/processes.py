@@ -310,9 +310,9 @@ def _prepared(settings: Settings) -> Path:
 
 
 def _prepared_if_needed(settings: Settings) -> Path | None:
-    """Prepare the settings' base model, and return its folder.
+    """Prepare the settings' base model if a gateway needs it, and return the model's folder.
 
-    Return None if the installation has had a pool, and no pool lacks this model here.
+    Return None if the installation has had a pool, and no pool needs this model to be prepared here.
 
     Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
     Raises CommandFailed: when the data folder cannot be used.

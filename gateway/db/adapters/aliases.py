@@ -29,7 +29,8 @@ class AliasRow(msgspec.Struct, frozen=True):
     """The name of the adapter; None for other kinds."""
     version: int | None
     pool: str | None
-    """The name of the pool whose base model it is; of a version, the pool that an experiment chose, if one did."""
+    """The name of the pool whose base model the alias means; for a version, the pool that an experiment chose, if one
+    did."""
     experiment: str | None
     """The name of the experiment; None for other kinds."""
     has_treatment: bool

@@ -340,7 +340,7 @@ async def claim_lines(
 ) -> list[LineRow]:
     """Begin lines of a batch that the caller's transaction has locked; lines of one adapter follow each other.
 
-    but_for: base models whose lines are left.
+    but_for: base models whose lines stay unclaimed.
     """
     found = await conn.fetch(_CLAIM, batch.project_id, batch.id, limit, CLAIM_WINDOW, list(but_for))
     return sorted((LineRow(**row) for row in found), key=lambda line: (line.model, line.number))

@@ -20,7 +20,7 @@ class ShadowSums(msgspec.Struct, frozen=True, kw_only=True):
     """The counts, cost and times of an experiment's copies. Times are in ms, None without any copy that has one."""
 
     requests: int
-    """Copies that an engine had."""
+    """Copies that were sent to an engine."""
     errors: int
     """Copies that ended in an error."""
     prompt_tokens: int

@@ -169,10 +169,10 @@ _WAITING = """
 async def _projects_of(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
-    """Return the projects with requests in minutes, newest first, and whether the minutes are fewer than asked for.
+    """Return pairs of a minute and a project with requests in it, and whether some minutes were left out.
 
-    As many minutes are looked at as may be for one page, the newest in any case. A minute has "" for everybody where so
-    many of its requests are asked for that the first ones are found sooner without telling projects apart.
+    The newest minutes with MAX_LOOKED_AT requests in all are looked at, the newest one in any case. The project is ""
+    for the whole organization, where so many of a minute's requests match that reading all projects together is faster.
     """
     level = "full" if filters.models or filters.adapter_ids else "project"
     asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)

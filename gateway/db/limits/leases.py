@@ -172,7 +172,7 @@ def _snapshot(rows: list[asyncpg.Record]) -> Snapshot:
 
 
 def at(unix_s: int) -> datetime.datetime:
-    """Return the time of a number of Unix seconds."""
+    """Return Unix seconds as a time in UTC."""
     return EPOCH + datetime.timedelta(seconds=unix_s)
 
 

@@ -229,7 +229,7 @@ _KNOWN = """
 async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
     """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days.
 
-    A login that was ended as a stranger's counts no longer; one that its user left does.
+    A login that was ended as a stranger's does not count; one from which its user logged out does.
     """
     row = await conn.fetchrow(_KNOWN, email, device_sha256)
     assert row is not None

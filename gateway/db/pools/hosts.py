@@ -136,7 +136,7 @@ _RELEASE = """
 
 
 async def release_host(conn: Connection, host_id: str, generation: int, *, leaves_engines: bool = True) -> None:
-    """Give the lease back, so that the next agent need not wait for its end. leaves_engines: some serve on."""
+    """Give the lease back, so that the next agent need not wait for its end. leaves_engines: some engines serve on."""
     await conn.execute(_RELEASE, host_id, generation, leaves_engines)
 
 

@@ -53,7 +53,8 @@ class PrefixMemory(Generic[T]):
     def longest(self, keys: Sequence[bytes]) -> tuple[T, bool] | None:
         """Return the place of the longest beginning that is known, and whether that is at least half of the prompt.
 
-        The shortest one is not remembered: by that every gateway finds the same place by rendezvous hashing.
+        The place of the shortest beginning is not remembered: every gateway computes the same one by rendezvous
+        hashing.
         """
         places, last = self._places, len(keys) - 1
         for i in range(last, 0, -1):

@@ -62,7 +62,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     weight: int
-    """The arm's part, over the sum of all weights."""
+    """The arm's weight: its share of the units is the weight divided by the sum of all weights."""
     target: Target
     ended: bool = False
 

@@ -142,7 +142,7 @@ def effect_of(control: Mean, treatment: Mean, alpha: float, tightest_at: int) ->
 def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval | None:
     """Return the interval of the relative effect r: |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A).
 
-    None where the solutions are no interval, since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or
+    None where the solutions are no interval, since the control's mean may be 0 (m_A**2 <= radius**2 v_A), or
     where the control's mean is negative. radius: the radius in standard errors, of a fixed test or of `sequences`.
     """
     a = control.mean**2 - radius**2 * control.variance

@@ -13,11 +13,11 @@ class Metric(msgspec.Struct, frozen=True):
 
     better: Literal["increase", "decrease"]
     per_request: bool = False
-    """True if the metric is a ratio over the unit's requests: y is a sum over them, d their number."""
+    """True if the metric is a ratio over the unit's requests: y is a sum over the requests, d is their number."""
     has_quantiles: bool = False
     is_error: bool = False
-    """True if only the first one of each unit is counted, and compared exactly (`counts`), however rates move with the
-    hour."""
+    """True if units with at least one such request are counted, and compared by an exact test (`counts`) that holds
+    however the rate changes over the day."""
     needs_equal_weights: bool = False
     """True if the metric is lower where the cache of prompts is warmer, as it is for an arm with more requests."""
 

@@ -93,7 +93,7 @@ class Comparison(msgspec.Struct, frozen=True):
     treatment: Mean
     effect: Effect
     relative: Interval | None
-    """The interval relative to the control; None where the control is not told from 0."""
+    """The interval relative to the control's mean; None where that mean may be 0."""
     alpha: float
     """The level of the intervals, by which the effect's E-value is judged as well."""
     is_better: bool | None

@@ -80,14 +80,14 @@ class Sums(msgspec.Struct, frozen=True):
 
     @property
     def variance(self) -> float:
-        """The sample variance of y, n - 1 below.
+        """The sample variance of y, with n - 1 as the divisor.
 
         Raises ZeroDivisionError: when there are fewer than two units.
         """
         return self.covariance("y", "y")
 
     def covariance(self, a: str, b: str) -> float:
-        """Return the sample covariance, n - 1 below, of two of "x", "y" and "d" that have a product's sum.
+        """Return the sample covariance, with n - 1 as the divisor, of two of "x", "y" and "d" whose product is summed.
 
         Raises ZeroDivisionError: when there are fewer than two units.
         """

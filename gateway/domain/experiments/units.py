@@ -329,7 +329,7 @@ def changes(before: Rows, after: Rows) -> Changes:
 def _of_all_days(
     units: Mapping[Key, tuple[int, int, int]], sums: Mapping[tuple[Key, str], Sums], segments: Values
 ) -> tuple[dict[SegmentKey, tuple[int, int, int]], dict[tuple[SegmentKey, str], Sums]]:
-    """Return the units and sums of segments, in which days do not matter; none where the segments are not known."""
+    """Return the units and sums of segments with those of all days added up; none where the segments are not known."""
     all_units: dict[SegmentKey, tuple[int, int, int]] = {}
     all_sums: dict[tuple[SegmentKey, str], Sums] = {}
     if segments:

@@ -1,7 +1,7 @@
 """One exchange with PostgreSQL, which decides each gateway's part of each limit while the limits are locked.
 
 Pure: `decide` gets the rows that the transaction has read and says what it writes; `committed` and `failed` carry on
-from there. Every amount is absolute, so that the next exchange mends whatever one of unknown end left behind.
+from there. Every amount is absolute, so an exchange whose outcome is unknown is corrected by the next one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage
 from gateway.domain.limits.work import Work
 
 SLICE_S = 5.0
-"""Seconds of reservations for which a slice has room ahead, where the gateway's share of the rest allows that.
+"""Seconds of reservations for which a slice holds enough in advance, if the gateway's share of the limit's rest allows.
 
-So requests go on while PostgreSQL is slow.
+Requests can then be admitted while PostgreSQL is slow.
 """
 
 FIRST_SLICE = 8
-"""The factor on the amount reserved so far that a first slice holds, while the pace of a burst is not known yet."""
+"""The multiple of the amount reserved so far that a new slice holds, before the pace of its reservations is known."""
 
 FREE_SHARE = 0.05
 """The largest share of a limit's rest that all gateways together may hold ahead of requests."""

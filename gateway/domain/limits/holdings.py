@@ -46,13 +46,13 @@ class Holdings:
     def __init__(self) -> None:
         self.slices: dict[Key, Slice] = {}
         self.overfull: set[Key] = set()
-        """Slices that have something to give back."""
+        """Keys of the slices that hold more than they need, and have to give a part back."""
         self.wanting: set[Key] = set()
-        """Slices that want more."""
+        """Keys of the slices that need a larger lease."""
         self.is_urgent = False
         """True if a slice is nearly empty, so that the next exchange cannot wait."""
         self.dirty: set[Key] = set()
-        """Slices whose lease in PostgreSQL may be larger than what is held."""
+        """Keys of the slices whose lease in PostgreSQL may be larger than `Slice.held`."""
         self._latest: dict[str, Slice] = {}
         self._calendar = Calendar()
         self._parts: dict[str, _Part] = {}
@@ -141,7 +141,7 @@ class Holdings:
             self._release(part)
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
-        """Add the newly known use of a part to the amounts that wait for their row in the ledger."""
+        """Move the newly known use of a part from the reserved amounts to those that wait for their ledger row."""
         work, entries = part.reservation.work, part.reservation.entries
         all_spent = amounts(
             [entry.limit.unit for entry in entries],
@@ -185,7 +185,7 @@ class Holdings:
                 self.note_spare(entry.slice)
 
     def writing(self, rows: Iterable[Row]) -> dict[Key, int]:
-        """Return the leases as they are once these rows are in the ledger."""
+        """Return the leases that these rows shrink, each as it is once the rows are in the ledger, by slice."""
         amounts: dict[Key, int] = {}
         for row in rows:
             for each, spent in self._unwritten.get(row, ()):

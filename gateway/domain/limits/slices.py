@@ -43,7 +43,7 @@ class Slice(msgspec.Struct, eq=False):
     held: int = 0
     """The gateway's lease, as far as the gateway may use it."""
     reserved: int = 0
-    """The worst case of running requests."""
+    """The most that running requests can use."""
     unwritten: int = 0
     """The usage of ended requests that the ledger does not have yet."""
     keep: int = 0
@@ -57,7 +57,7 @@ class Slice(msgspec.Struct, eq=False):
     used_s: float = 0.0
     """The time of the last reservation, in seconds of a monotonic clock."""
     left: int = 0
-    """The amount that no gateway held at the last exchange."""
+    """The rest of the limit that no gateway held at the last exchange."""
     short: Shortage | None = None
     """The facts about the last refusal; None where there was none."""
     short_s: float = 0.0
@@ -102,7 +102,7 @@ class Slice(msgspec.Struct, eq=False):
 
 
 class Entry(msgspec.Struct, frozen=True, eq=False):
-    """A limit that a request needs, and the slice it is taken from."""
+    """A limit that a request needs, and the slice that the amount is taken from."""
 
     limit: Limit
     slice: Slice

@@ -136,7 +136,7 @@ def _held_bytes(weights: Weights, config: EngineConfig, item_bytes: int) -> int:
 
 
 def _held_on_gpu(weights: Weights, model: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
-    """Return the bytes of the weights on an accelerator, which holds a checkpoint's own numbers if it is not told."""
+    """Return the bytes of the weights on an accelerator, with a checkpoint's own quantization if it is kept."""
     own = model.quantized.on_gpu if model.quantized is not None and config.quantization != "none" else ""
     if not own:
         return weights.num_parameters * item_bytes

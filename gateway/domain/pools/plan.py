@@ -39,7 +39,7 @@ LOST_S = 600.0
 LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "failed"})
 """States of replicas that serve or are about to serve."""
 
-How = Literal["side by side", "one after the other"]
+Rollout = Literal["side by side", "one after the other"]
 """The way in which a pool changes its revision: new replicas beside the old ones, or in their place."""
 
 
@@ -157,7 +157,7 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
     return actions
 
 
-def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> How:
+def rollout_to(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> Rollout:
     """Return the way in which a pool would change to a revision with these needs.
 
     Raises NoRoom: when no replica of the revision would find a place.
@@ -316,7 +316,7 @@ class _Plan:
             old = [] if pool.revision is None else self._managed(pool.revision)
             if self._make_room(old, wanted.needs) or not self._room.has_hosts:
                 return
-            if _fewest_to_leave(pool, old, wanted.needs.later(), self._soon()) is None:
+            if _fewest_to_leave(pool, old, wanted.needs.later(), self._room_after_drains()) is None:
                 self._give_up(wanted, self._room.refusal(wanted.needs))
 
     def _num_required(self) -> int:
@@ -340,9 +340,9 @@ class _Plan:
 
     def _will_fit(self, needs: Needs) -> bool:
         """Tell whether a replica will have room once the draining replicas are gone."""
-        return self._soon().find(needs) is not None
+        return self._room_after_drains().find(needs) is not None
 
-    def _soon(self) -> Room:
+    def _room_after_drains(self) -> Room:
         """Return the free memory once the draining replicas are gone."""
         room = self._room.copy()
         for place, freed in self._draining:
@@ -354,7 +354,7 @@ class _Plan:
 
     def _make_room(self, candidates: Sequence[Replica], needs: Needs) -> bool:
         """Drain as few candidates as are needed to make room for a new replica. Return False if all are too few."""
-        leaving = _fewest_to_leave(self._pool, candidates, needs, self._soon())
+        leaving = _fewest_to_leave(self._pool, candidates, needs, self._room_after_drains())
         for replica in leaving or ():
             self._drain(replica, "it makes room for a new replica")
         return bool(leaving)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.domain.pools.capacity import Host
-from gateway.domain.pools.plan import LIVE, How, NoRoom, Pool, how
+from gateway.domain.pools.plan import LIVE, NoRoom, Pool, Rollout, rollout_to
 
 
-def rollout_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> How | None:
+def rollout_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> Rollout | None:
     """Return how the pool with this id changes to its wanted revision.
 
     None: where no change of a revision that serves is under way, its model is not prepared yet, or no replica of it
@@ -25,6 +25,6 @@ def rollout_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> Ho
         return "one after the other"  # one of them has made room already
     before = msgspec.structs.replace(pool, replicas=present)
     try:
-        return how([before if each is pool else each for each in pools], hosts, pool_id, wanted.needs)
+        return rollout_to([before if each is pool else each for each in pools], hosts, pool_id, wanted.needs)
     except NoRoom:
         return None

@@ -86,9 +86,11 @@ TIMED_BY: Final = "lorikeet.engine.timed_by"
 SPANS_LEFT_OUT: Final = "lorikeet.spans_left_out"
 
 BATCH_LINE: Final = "batch line"
+"""The name of the first span of a batch line."""
 BACKGROUND_RESPONSE: Final = "background response"
+"""The name of the first span of a background response."""
 SHADOW: Final = "shadow"
-"""The name of the first span of a shadow copy; the two above are those of a batch line and a background response."""
+"""The name of the first span of a shadow copy."""
 
 PREFILL_EVENT: Final = "prefill"
 FIRST_TOKEN_EVENT: Final = "first_token"  # noqa: S105 - the name of an event

@@ -226,8 +226,8 @@ def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
 def tally_of_age(export: dict[str, Any], metric: str, age: int, *, fills: bool) -> Tally:
     """Return the sums of a metric over one day since exposure.
 
-    fills: whether a unit that did nothing on the day counts as 0. There are as many units as there are whose outcome
-    window ended, all of which have a cost.
+    fills: whether a unit that did nothing on the day counts as 0. The number of units is then that of `cost_nanos`, a
+    metric for which each unit has a value once its outcome window has ended.
     """
     tally = Tally(export)
     of_all, tally.sums = tally.sums, {}
@@ -476,7 +476,7 @@ def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> di
         return {"low": 0.0, "high": math.inf, "estimate": math.nan}
 
     def last_held(held: int, refuted: int) -> int:
-        """Return the last number of units below the quantile, from `held` towards `refuted`, that is not excluded."""
+        """Return the last number of units below the quantile, from `held` to `refuted`, that the test allows."""
         while abs(held - refuted) > 1:
             middle = (held + refuted) // 2
             is_held = log_e([middle, total - middle], [p, 1 - p], k) < -math.log(alpha)

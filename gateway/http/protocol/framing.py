@@ -24,7 +24,7 @@ CHUNK_BYTES = 16
 """The bytes of framing around each chunk that do not count as excess."""
 
 FRAMED_BYTES_PER_BYTE = 3
-"""The bytes that may come for a byte of content: chunks of one byte need no more, with what is around each chunk."""
+"""The bytes that may come for a byte of content, beside CHUNK_BYTES for each chunk: chunks of one byte need no more."""
 
 
 def refusal_of_head(url: bytes, headers: Headers, version: str) -> bytes | None:
@@ -59,7 +59,7 @@ def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -
 def parser_for(receiver: object) -> httptools.HttpRequestParser:
     """Return a parser of one connection's requests. receiver: has the methods that the parser calls.
 
-    Bytes behind a request that ends its connection are passed over. Without the leniency they would be no HTTP.
+    Bytes after a request that ends its connection are ignored: by default the parser would raise an error for them.
     """
     parser = httptools.HttpRequestParser(receiver)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -86,9 +86,9 @@ class Excess:
         self._num_allowed += FRAMED_BYTES_PER_BYTE * num_bytes
 
     def is_too_much(self, num_bytes: int) -> bool:
-        """Count bytes that came for the body, whose chunks and content are counted; tell whether too many are neither.
+        """Count bytes that came for the body, after those of its content; tell whether too many are excess.
 
-        An allowance that is not used is gone: after much content there is no more room for the rest.
+        Bytes that content allows and that do not come with it are not allowed later.
         """
         self._num_bytes = max(0, self._num_bytes + num_bytes - self._num_allowed)
         self._num_allowed = 0

@@ -16,7 +16,7 @@ def as_get(scope: HTTPScope) -> HTTPScope:
 
 
 class HeadReply:
-    """The reply to a HEAD request. A body that comes in pieces, such as a stream's, is not made to its end."""
+    """The reply to a HEAD request. A handler of a stream is cancelled after the first piece."""
 
     def __init__(self, send: Send) -> None:
         """Make the reply. To be called by the request's task, which is cancelled where more of a body would follow."""

@@ -52,7 +52,7 @@ class DriverChoice:
         self._due_s = time.monotonic() + VERSION_EVERY_S
         note = tested.note(self.version)
         self.driver = (self._own.generic or self._own) if note else self._own
-        note += self._how_it_is_used() if note else ""
+        note += self._untried_use() if note else ""
         if note and note != self.note:
             log.warning("server_version", **self._name.fields, why=note)
         self.note = note
@@ -89,20 +89,21 @@ class DriverChoice:
         """Tell whether adapters may answer at a server of this version."""
         if self.driver is self._own:
             return self._own.adapters is not None
-        return self._shows(self.driver)
+        return self._proves_adapters(self.driver)
 
     @staticmethod
-    def _shows(generic: Driver) -> bool:
-        """Tell whether adapters may answer at a server of a version that was not tried: once each was shown."""
+    def _proves_adapters(generic: Driver) -> bool:
+        """Tell whether adapters may answer at a server of an untried version, each after a probe has shown it."""
         return generic.adapters is not None and generic.adapters.has_to_differ
 
-    def _how_it_is_used(self) -> str:
-        """Return the end of the sentence about a version that was not tried."""
+    def _untried_use(self) -> str:
+        """Return the end of the note about an untried version: the protocol by which the server is asked."""
         own, generic = self._own, self._own.generic
         if generic is None:
             return "; it is used all the same"
         protocol = "its own" if type(generic) is type(own) else "OpenAI's"
         if own.adapters is None:
             return f"; it is asked by {protocol} protocol alone"
-        adapters = "and with each adapter once a probe has shown it" if self._shows(generic) else "without adapters"
+        shown = "and with each adapter once a probe has shown it"
+        adapters = shown if self._proves_adapters(generic) else "without adapters"
         return f"; it is asked by {protocol} protocol alone, {adapters}"

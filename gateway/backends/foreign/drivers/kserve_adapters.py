@@ -2,8 +2,8 @@
 
 vLLM's backend has them by name (`multi_lora.json`), which is the digest of the content. TensorRT-LLM has them in a
 cache by number (`lora_task_id`): Triton takes no 16-bit floats as JSON, and no binary inputs of a model that streams,
-so their weights are sent over gRPC by the operator, under the number that `task_id_of` gives. Neither answers a name
-that it does not know, as their sources say; before it believes that, a gateway asks for one that nobody has.
+so their weights are sent over gRPC by the operator, under the number that `task_id_of` gives. By their sources, neither
+answers a request for an unknown name; a gateway first tests that with a name that no adapter has.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class KserveAdapters:
         return 0.0
 
     def _check(self, data: bytes, status: int) -> None:
-        """Raise ServerRefused or BadReply where a line of a reply to a probe is an error, or none of the protocol."""
+        """Raise ServerRefused if a line of a reply to a probe is an error, BadReply if it breaks the protocol."""
         if not data and status == 200:
             return
         try:

@@ -184,15 +184,15 @@ class LlamaCppDriver:
 class LlamaCppText(GenericDriver):
     """The `Driver` of text alone, for builds that were not tried, and for others beside such builds in a pool.
 
-    A build that was not tried and that has adapters is not asked. It is not known to leave its adapters out of a reply,
-    and anybody may have changed the scale of each in a reply that names none.
+    A server of an untried build that has adapters is not asked: nothing shows that it leaves them out of a reply, and
+    anybody can change the scales for requests that name no adapter.
     """
 
     def __init__(self, pooled: Pooled, adapters: AdapterWay | None) -> None:
         super().__init__(pooled, adapters=adapters, inspect=self._without_adapters)
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
-        """Return a request by OpenAI's protocol with the scale of each adapter; one for an adapter has a proof."""
+        """Return a request by OpenAI's protocol with each adapter's scale; one for an adapter has a `Proof`."""
         digest = adapter_of(generation)
         scales = scales_of(info, digest)
         asked = self._chat.request(generation, info, {"lora": scales} if scales else {})
@@ -243,9 +243,9 @@ class StepReader:
 
 
 def _extra(generation: Generation, info: ServerInfo) -> dict[str, Any]:
-    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's.
+    """Return the fields of sampling that both routes of llama.cpp have beyond OpenAI's.
 
-    All are sent, since its own defaults differ: it would take top_k 40 and min_p 0.05.
+    All of them are sent, since llama.cpp's own defaults are others: top_k 40 and min_p 0.05.
     """
     sampling = generation.request.sampling
     return {
@@ -262,7 +262,7 @@ def _schema(grammar: Grammar) -> Any:
 
 
 def _error_in(data: bytes) -> Exception:
-    """Return the error of an event that is no step: one of the server's own, or none that it may send."""
+    """Return the exception for an event that is no step: the server's own error, or BadReply if it is not one."""
     try:
         check_event(_decode_error(data).error)
     except ServerRefused as refused:

@@ -2,7 +2,7 @@
 
 It needs `--enable-lora`, `--max-lora-rank` and `--lora-target-modules`, one tokenizer worker, and the folder of the
 adapter store. It does not list adapters, and drops the least recently used one by itself beyond `--max-loaded-loras`:
-one that it has no more is loaded again when a request finds out.
+an adapter that it has dropped is loaded again when a request for it fails.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class VllmAdapters:
         return self.adapters_in(reply.body)
 
     def adapters_in(self, models: bytes) -> frozenset[str]:
-        """Return the digests of the adapters in a list of models. One of another path is not ours."""
+        """Return the digests of the adapters in a list of models, without those at other paths."""
         try:
             found = _decode_models(models).data
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

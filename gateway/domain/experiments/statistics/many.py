@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def alpha_of_each(alpha: float, num_primary: int, num_arms: int) -> float:
     """Return the level of each primary metric and treatment: alpha over their number (Bonferroni).
 
-    num_arms: the control as well. Guardrails are each at alpha, undivided.
+    num_arms: the number of arms, the control included. Guardrails are each at alpha, undivided.
     """
     return alpha / max(1, num_primary * (num_arms - 1))
 

@@ -73,7 +73,7 @@ class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Cascade(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Branches one after the other, from small to large, until an answer is accepted. The last one's always is."""
+    """Branches one after the other, from small to large, until an answer is accepted; that of the last always is."""
 
     nodes: Annotated[tuple[Node, ...], Meta(min_length=2)]
     accept: Accept

@@ -18,8 +18,8 @@ from gateway.domain.pools.plan import (
     Pool,
     Replica,
     Switch,
-    how,
     plan,
+    rollout_to,
 )
 from gateway.domain.pools.states import ReplicaState
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
@@ -211,17 +211,17 @@ def test_in_a_full_cluster_a_replica_that_is_to_be_replaced_makes_room() -> None
 
 def test_how_a_change_goes_is_known_before_it_starts() -> None:
     one = pool(1, replicas=[replica("a")])
-    assert how([one], [host(4)], "p", Needs(2 * GIB)) == "side by side"
-    assert how([one], [host(4)], "p", Needs(3 * GIB)) == "one after the other"
+    assert rollout_to([one], [host(4)], "p", Needs(2 * GIB)) == "side by side"
+    assert rollout_to([one], [host(4)], "p", Needs(3 * GIB)) == "one after the other"
     with pytest.raises(NoRoom, match=r"A replica needs 5\.0 GiB of memory; one has 4\.0 GiB"):
-        how([one], [host(4)], "p", Needs(5 * GIB))
+        rollout_to([one], [host(4)], "p", Needs(5 * GIB))
 
 
 def test_room_that_another_pool_takes_is_not_counted_on() -> None:
     other = pool(1, id="q", replicas=[replica("x", number=1)], revisions={1: revision(1, gib=3)})
     one = pool(1, replicas=[replica("a")])
     with pytest.raises(NoRoom):
-        how([one, other], [host(5)], "p", Needs(3 * GIB))
+        rollout_to([one, other], [host(5)], "p", Needs(3 * GIB))
 
 
 def test_accelerators_are_one_engines_each() -> None:

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from gateway.domain.pools.plan import NoRoom, how
+from gateway.domain.pools.plan import NoRoom, rollout_to
 from tests.gateway.domain.pools.world import World, host, pool, revision
 
 POOLS = ("p", "q")
@@ -94,7 +94,7 @@ class Planning(RuleBasedStateMachine):
             return False
         wanted = now.revisions[now.wanted_revision]
         try:
-            return how(list(self.world.pools.values()), self.world.hosts, name, wanted.needs) == "side by side"
+            return rollout_to(list(self.world.pools.values()), self.world.hosts, name, wanted.needs) == "side by side"
         except NoRoom:
             return True  # then nothing is to be drained for it at all
 
