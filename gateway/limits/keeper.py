@@ -38,7 +38,7 @@ Other gateways count this one as gone only after that.
 
 EXCHANGE_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
-"""The seconds that a request waits at most: for the exchange before its own, and for its own."""
+"""The most seconds that a request waits: for the exchange that is under way, and for the request's own."""
 
 SHORT_S = 0.1
 """Seconds for which requests are refused after a shortage without asking PostgreSQL again.

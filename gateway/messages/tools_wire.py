@@ -29,7 +29,7 @@ class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ToolName
     type: Annotated[str, Meta(max_length=64)] | None = None
-    """`custom`, or left out."""
+    """The type of the tool: `custom`, which may be left out."""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     """The JSON schema of the tool's arguments, an object. It is enforced whatever `strict` says."""

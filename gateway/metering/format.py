@@ -82,7 +82,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def key(self) -> EndedKey:
-        """The identity of the count: an engine's repeated report has the same one, another source's report another."""
+        """The identity of the count: one for all reports of an engine, and another for a gateway's own count."""
         return self.record.request_id, self.record.attempt, self.engine_id
 
 

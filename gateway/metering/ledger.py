@@ -63,8 +63,8 @@ class Ledger:
 
         open_requests: the number of the journal's requests that have no row once this is done.
 
-        Raises one of `gateway.db.pool.FAILURES`: when the database fails; nothing is written then, or all is, which the
-        next write of the same entries finds out.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails. Either nothing or everything is written then;
+        writing the same entries again finds out which.
         """
         rows = [
             Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))

@@ -127,7 +127,10 @@ class Meter:
             _remember(self._disowned, (request_id, attempt))
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
-        """Record that the operator pays for these attempts, because others of the same reservation were faster."""
+        """Record that the operator pays for these attempts, because others of the same reservation were faster.
+
+        by: the numbers of the faster attempts.
+        """
         self._note_superseded(request_id, attempts)
         if self.has_sent(request_id, by):
             self._limiter.dispatched(request_id)

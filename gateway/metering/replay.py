@@ -82,7 +82,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
 def _keep_aside(path: Path) -> None:
     """Copy a damaged file to a name made from its content, so that a second try makes no second copy.
 
-    Not every file system has links.
+    The file is copied rather than linked, since not every file system has links.
     """
     content = path.read_bytes()
     path.with_name(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{DAMAGED_SUFFIX}").write_bytes(content)

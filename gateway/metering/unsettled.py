@@ -123,7 +123,8 @@ class Unsettled:
 def made_up(running: Running, finished_at_ns: int) -> Ended:
     """Return an end record for a request whose gateway died.
 
-    The end is what the request's client may have seen, until its engine says what the usage was.
+    The record has the usage that the request's client may have seen; the engine's own count, should it come, replaces
+    it.
     """
     opened = running.opened
     usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)

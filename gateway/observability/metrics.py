@@ -35,8 +35,11 @@ if TYPE_CHECKING:  # `serve` merges the gateways' metrics without the libraries 
     from gateway.backends.pool import Pool
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable that makes prometheus_client keep every value in a file of its process, in this folder. It
-has to be set before prometheus_client is imported."""
+"""The environment variable that names the folder in which prometheus_client keeps each process's values, in a file
+each.
+
+It has to be set before prometheus_client is imported.
+"""
 
 
 def empty_shared_metrics(folder: Path) -> None:

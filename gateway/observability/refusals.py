@@ -40,7 +40,7 @@ class Refused(msgspec.Struct, frozen=True):
     request_id: str
     organization_id: str
     project_id: str
-    """Empty where the key itself was refused."""
+    """The id of the caller's project; empty where the key itself was refused."""
     api_key_id: str
     key_sha256: bytes | None
     """The SHA-256 of the API key, where the key itself was refused."""

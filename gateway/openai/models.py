@@ -35,7 +35,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["model"] = "model"
     created: int
-    """Unix seconds."""
+    """The time of creation, in Unix seconds."""
     owned_by: str
     """The id of a project, `lorikeet` for a base model, or `shared` for an adapter that another project shares with
     this one."""

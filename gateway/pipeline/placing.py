@@ -28,7 +28,7 @@ from gateway.support.pace import Pace
 T = TypeVar("T")
 
 MISSES_PER_S, MISSES_BURST = 10.0, 300.0
-"""Requests of one project for models that it does not have: each second, and at once. Each costs a query."""
+"""The most requests of a project for models that it does not have: each second, and at once. Each costs a query."""
 
 
 class PlacedShadow(msgspec.Struct, frozen=True):

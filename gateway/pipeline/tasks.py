@@ -22,7 +22,7 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 def check_task(task: Task, wanted: Literal["text", "embed", "rerank"]) -> None:
     """Check that a model can do the task of a request. A model for text can embed as well.
 
-    Raises InvalidRequest: when the model is for something else; the error says for what.
+    Raises InvalidRequest: when the model cannot do the task; the error names the model's own task.
     """
     if task.kind != wanted and (task.kind, wanted) != ("text", "embed"):
         raise InvalidRequest(_INSTEAD[task.kind], param="model", code="unsupported_parameter")
@@ -31,7 +31,7 @@ def check_task(task: Task, wanted: Literal["text", "embed", "rerank"]) -> None:
 def with_prompt(request: EmbeddingRequest, task: Task) -> EmbeddingRequest:
     """Return a request with the model's own prompt before its text. Token ids stay as they are.
 
-    Raises InvalidRequest: for a prompt that the model has not, or before token ids.
+    Raises InvalidRequest: when the model has no prompt of the name, or the request names one and has token ids.
     """
     name = _name_of(request, task)
     if isinstance(request.prompt, list):

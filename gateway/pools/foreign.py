@@ -28,7 +28,7 @@ SOON_S = 0.5
 """Seconds between two requests to a starting server, which is ready as soon as its agent says so."""
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
-"""A function that returns the address that a URL leads to, and raises where that is not allowed.
+"""A function that returns the address that a URL leads to.
 
 Raises NotPublic: when no connection to the address is allowed.
 """
@@ -46,12 +46,13 @@ class ForeignServers:
         own_key: Callable[[str, str], Awaitable[ProviderKey | None]],
         content: Content | None = None,
     ) -> None:
-        """Make backends from what the pools share.
+        """Prepare to make backends.
 
         key: returns the key of a pool's servers, by the pool's id.
-        own_key: returns the key that a project has brought for them, by the ids of project and pool. address_of: judges
-        addresses, private ones as its argument says. tls: gives the authorities that are trusted. content: reads the
-        adapter store.
+        own_key: returns the key that a project has brought for a pool's servers, by the ids of project and pool.
+        address_of: returns the address of a URL; its argument says whether private addresses are allowed.
+        tls: gives the authorities that are trusted.
+        content: reads the adapter store.
         """
         self._sink = sink
         self._key = key

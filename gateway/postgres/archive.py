@@ -117,7 +117,7 @@ def _leads_to(base: Path, timeline: int, forks: dict[int, int]) -> bool:
 
 
 def _end(base: Path, timeline: int) -> int:
-    """Return the position up to which a base backup needs the log, or that of its start where it does not say."""
+    """Return the position up to which a base backup needs the log; that of its start if no end is recorded."""
     try:
         ranges = json.loads((base / "backup_manifest").read_bytes())["WAL-Ranges"]
         return max(_position(each["End-LSN"]) for each in ranges if each["Timeline"] == timeline)

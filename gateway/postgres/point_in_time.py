@@ -116,7 +116,7 @@ class RecoveredPostgres:
             await conn.close()
 
     def stop(self) -> None:
-        """Stop the scratch server, if one runs."""
+        """Stop the restored server, if it runs."""
         if self._server is not None:
             self._server.stop()
 

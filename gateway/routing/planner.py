@@ -56,8 +56,9 @@ class Planner:
         *,
         key_use: Callable[[str, str], Awaitable[KeyUse]] = always_pool_key,
     ) -> None:
-        """Plan with nothing measured yet, unless measured has speeds.
+        """Make the planner.
 
+        measured: the speeds that were measured before; None: there are none.
         is_ready: tells whether a replica of the pool of this name takes requests.
         key_use: tells which key a project's requests to the pool of this name are sent with.
         """

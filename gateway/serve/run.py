@@ -70,10 +70,10 @@ START_ERRORS: tuple[type[Exception], ...] = (
 
 
 def serve(settings: Settings, gateways: int = 1, num_demo_pools: int = 1) -> int:
-    """Run everything on this machine until a stop signal, from the main thread. Returns the exit code.
+    """Run everything on this machine until a stop signal, from the main thread.
 
+    Return the exit code: 0 after a stop; 1 if the start failed, which one line on standard error explains.
     gateways: number of gateway processes that share the port. num_demo_pools: 2 adds the demo's second pool.
-    0: stopped as asked; 1: the start failed, said in one line on standard error.
     """
     terminal = Terminal()
     with StopSignals() as stop:

@@ -26,7 +26,8 @@ def link_folder(data_dir: Path) -> Path:
 def host_keys(data_dir: Path) -> KeyPair:
     """Return the key pair of this host, made at the first call.
 
-    Raises OSError, or BadKey: when the file holds something else.
+    Raises OSError: when the file of the keys cannot be read or made.
+    Raises BadKey: when the file holds something else.
     """
     make_private(link_folder(data_dir) / SECRET_NAME, f"{new_secret()}\n")
     return read_keys(link_folder(data_dir))

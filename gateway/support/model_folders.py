@@ -16,7 +16,7 @@ from gateway.settings import Settings, model_name_of
 def prepared_folder(settings: Settings, *, converts: bool = False) -> Path:
     """Return the folder that keeps a prepared model: one for each source, whatever the pools of the model are called.
 
-    A folder that was prepared under the name of a pool is used as well. converts: a GGUF file's weights become
+    A folder that was prepared under the name of a pool is used as well. converts: True: a GGUF file's weights become
     safetensors, in a folder of their own.
     """
     model, cache = settings.model, settings.model_cache_dir

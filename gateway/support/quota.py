@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class Quota:
-    """The amounts that tenants hold of a bounded resource. most: the bound on all together.
+    """The amounts that tenants hold of a bounded resource.
 
-    most_of_one: on each tenant.
+    most: the most that all tenants may hold together. most_of_one: the most that one tenant may hold.
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:

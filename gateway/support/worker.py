@@ -44,8 +44,8 @@ class Worker:
         wake: ends a rest when it is set.
         rests_first: True: the first step comes after a rest as well.
         by_starts: True: steps begin interval_s apart where they take less, with a fifth of it between them at least.
-        retry_s: the seconds of the rest after a first failed step, which each further failure doubles, and the most of
-        them. None: rests after failures are as long as others.
+        retry_s: the seconds of the rest after the first failed step, doubled by each further failure, and the most of
+        them; None: rests after failures are as long as others.
         """
         self._take_step = step
         self._rest_s = interval_s

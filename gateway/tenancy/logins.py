@@ -191,7 +191,7 @@ class Logins:
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
         """Tell whether the code of a user's authenticator is right and was never used before.
 
-        Raises ContentUnreadable: when this gateway lacks the key that its seed is encrypted with.
+        Raises ContentUnreadable: when this gateway lacks the key that encrypted the authenticator's seed.
         """
         assert user.totp_secret is not None
         seed = self._open_secret(

@@ -49,9 +49,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt. Messages and tools are plain values of JSON and stay as they are.
+        """Return the prompt of a conversation. Messages and tools are plain values of JSON and stay as they are.
 
-        Raises TemplateError: when the template raises it, or reads what is not there.
+        Raises TemplateError: when the template raises it, or reads an undefined value.
         Raises ValueError: when there is no message, or the last message cannot be continued.
         """
         if not messages:

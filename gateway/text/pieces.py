@@ -20,7 +20,7 @@ MAX_BYTES = 32 << 20
 """The bytes that the cached pieces of one tokenizer may take: about six million tokens."""
 
 TOKEN_BYTES, PIECE_BYTES = array("I").itemsize, 400
-"""Memory for a token id, and for a piece beside its text and its ids."""
+"""The bytes of memory that a token id takes, and those that a piece takes beside its text and its ids."""
 
 _PROBES = ("The first word", " of a text,\n", "\n\n", "ends so: ", "x")
 

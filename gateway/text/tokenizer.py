@@ -94,7 +94,7 @@ class Tokenizer:
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
         """Return the model's prompt for a conversation.
 
-        Messages are as templates expect them: a call's arguments an object, or a text where they are none.
+        Messages are as templates expect them: a call's arguments are an object, or a text if they are no object.
 
         Raises InvalidRequest: when there is no template, or it refuses the messages; the error's param is "messages".
         """
@@ -193,7 +193,7 @@ class Tokenizer:
 
 
 def _source_for_tools(templates: Sources | None) -> str:
-    """Return the source of the chat template that describes tools: where there are several, it has a name."""
+    """Return the source of the chat template that describes tools: of several, `tool_use` or else `default`."""
     if isinstance(templates, Mapping):
         return templates.get("tool_use") or templates.get("default") or ""
     return templates or ""

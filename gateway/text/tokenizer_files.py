@@ -54,7 +54,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of a model folder.
 
     Raises FileNotFoundError: when `tokenizer.json` is missing.
-    Raises ValueError: when a file beside it names a token that is none.
+    Raises BadTokenizer: when a file beside it has something else in place of a token, or cannot be read.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -118,7 +118,10 @@ def _merge(config: dict[str, Any], older: dict[str, Any]) -> None:
 
 
 def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str | AddedToken]]:
-    """Yield the special tokens that have a name, standard ones first. Raises ValueError: for one that is no token."""
+    """Yield the special tokens that have a name, standard ones first.
+
+    Raises BadTokenizer: when a value is neither a text nor a token's object.
+    """
     others = [name for name in config if name.endswith("_token") and name not in _NAMED]
     for name in (*_NAMED, *others):
         value = config.get(name)
@@ -178,7 +181,10 @@ def _as_transformers_reads(folder: Path) -> Tokenizer:
 
 
 def _added_tokens(given: Any) -> list[Any]:
-    """Return the tokens of `added_tokens_decoder`, by their ids. Raises BadTokenizer: for something else."""
+    """Return the tokens of `added_tokens_decoder`, ordered by id.
+
+    Raises BadTokenizer: when its value does not map ids to tokens.
+    """
     key = "added_tokens_decoder"
     if not isinstance(given, dict) or not all(each.isdecimal() and len(each) < MOST_DIGITS for each in given):
         raise BadTokenizer(f"{CONFIG}: {key} must have tokens by their ids")

@@ -57,7 +57,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
 
     @post("/batches", status_code=200, opt=shape(body=CreateBatch, reply=BatchObject))
     async def create_batch(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Run the requests of a file within 24 hours, in what other requests leave free, at half the price.
+        """Run the requests of a file within 24 hours, with capacity that other requests leave free, at half the price.
 
         The file is checked first: a batch whose file is wrong has the status `failed` soon, and says why in `errors`.
         """

@@ -16,7 +16,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 """The roles that chat templates know by another name, with that name."""
 
 _LEGACY_ID = "function_call"
-"""The id of tool calls in the older form, which have none: only one is open at a time."""
+"""The id that tool calls in the older form get here, since they have none. Only one of them is open at a time."""
 
 _FIELDS_OF = {
     "refusal": "assistant",

@@ -26,7 +26,7 @@ class LegacyFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """The JSON schema of an object. Without it the function takes no arguments."""
+    """The JSON schema of the arguments, an object. Without it the function takes no arguments."""
 
 
 class FunctionObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class FunctionObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """The JSON schema of an object. Without it the function takes no arguments."""
+    """The JSON schema of the arguments, an object. Without it the function takes no arguments."""
     strict: bool | None = None
     """Without effect: the schema is always enforced."""
 

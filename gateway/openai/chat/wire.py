@@ -177,7 +177,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
-    """Left out unless the client asked for usage; then null in every chunk but the last."""
+    """The tokens of the request, left out unless the client asked for usage; then null in every chunk but the last."""
     service_tier: ServiceTier = "default"
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET

@@ -60,5 +60,5 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
-    """Left out of the chunks of a stream unless the client asked for usage."""
+    """The tokens of the request, left out of the chunks of a stream unless the client asked for usage."""
     system_fingerprint: str | None = None

@@ -53,7 +53,10 @@ SUMMARY = "Summary of the conversation so far:\n\n"
 """The first words of the message that the model reads in place of a compaction item."""
 
 Open = Callable[[str, Kind, str], str]
-"""A function that opens sealed content of a kind. It takes the content and its path, and raises InvalidRequest."""
+"""A function that opens sealed content of a kind. It takes the content and its path.
+
+Raises InvalidRequest: when the content was not sealed by this installation for the caller's use.
+"""
 
 _FIELDS = {
     "role": ("message",),

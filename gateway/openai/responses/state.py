@@ -25,7 +25,7 @@ from gateway.support.pace import Pace
 from gateway.support.threads import maybe_in_thread
 
 READS_PER_S, READS_BURST = 200.0, 1000.0
-"""Requests of one project that go on from stored responses, in one gateway."""
+"""The most requests of a project that continue stored responses, in one gateway: each second, and at once."""
 
 MAX_EARLIER_ITEMS = 16_384
 """The most stored items that a request may continue: the work on each of them delays other requests."""

@@ -30,7 +30,7 @@ class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """The JSON schema of an object. Without it a function takes no arguments."""
+    """The JSON schema of the arguments, an object. Without it the function takes no arguments."""
     strict: bool | None = None
     """Without effect: the schema is always enforced."""
     format: CustomFormat | None = None

@@ -282,7 +282,7 @@ class CompactedResponse(msgspec.Struct, frozen=True):
     id: str
     created_at: int
     output: list[MessageItem | CompactionItem]
-    """The user's messages, and the summary of all."""
+    """The user's messages, and the summary of the conversation."""
     usage: ResponseUsage
     object: Literal["response.compaction"] = "response.compaction"
     incomplete_details: IncompleteDetails | UnsetType = UNSET

@@ -37,7 +37,8 @@ def context_of(
 ) -> RequestContext:
     """Return the context of an HTTP request, and note its model for the request's log line.
 
-    experiment_fields: the fields of the request that experiments read; None where the request can be in none.
+    experiment_fields: the fields of the request that experiments read; None where no experiment can include the
+    request.
     """
     call.model = model or ""
     of_experiments: dict[str, Any] = {}

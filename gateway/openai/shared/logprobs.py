@@ -76,8 +76,8 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
 
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
-"""The log-probabilities of a prompt as vLLM shows them: for each token the most likely ones and itself, by id; null
-for the first."""
+"""The log-probabilities of a prompt as vLLM shows them: for each token those of the most likely tokens and of the token
+itself, by id; null for the first token."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:

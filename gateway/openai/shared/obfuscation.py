@@ -22,8 +22,8 @@ _END = b"\n\n"
 class Obfuscated(Generic[T]):
     """An encoder of events that hides the sizes of texts.
 
-    Each object of another encoder gets a field `obfuscation` of random text, which fills the object's size up to a
-    multiple of WIDTH more than that of `empty`, an event without text.
+    Each object of another encoder gets a field `obfuscation` of random text. The field makes the object larger than
+    `empty`, an event without text, by a multiple of WIDTH bytes.
     """
 
     def __init__(self, encoder: Encoder[T], empty: bytes) -> None:

@@ -67,7 +67,7 @@ _UPDATE = msgspec.json.Decoder(UpdateChatCompletion)
 _NULL = msgspec.Raw(b"null")
 
 
-class _Asked(msgspec.Struct):
+class _StoredFields(msgspec.Struct):
     """The parts of a request that are stored as its client wrote them: messages, and fields that replies show."""
 
     messages: msgspec.Raw
@@ -81,7 +81,7 @@ class _Asked(msgspec.Struct):
     response_format: msgspec.Raw = _NULL
 
 
-_ASKED = msgspec.json.Decoder(_Asked)
+_STORED_FIELDS = msgspec.json.Decoder(_StoredFields)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 
@@ -106,7 +106,7 @@ async def store_chat(
 
     A failure is only logged, and the time that this takes is bounded.
     """
-    asked = msgspec.structs.asdict(_ASKED.decode(body))
+    asked = msgspec.structs.asdict(_STORED_FIELDS.decode(body))
     messages = asked.pop("messages")
     chat = Chat(
         id=reply.id,

@@ -28,10 +28,9 @@ class TooSlow(Overloaded):
 async def begun(
     source: Source, bound_s: float | None, check: Callable[[], None], give_up: Callable[[], None]
 ) -> Source:
-    """Return the same items once the first of them is there.
+    """Return the items of source, once the first of them is there.
 
-    check: raises where waiting is of no more use.
-    give_up: called before the source is closed for being too slow.
+    check: raises where waiting is of no more use. give_up: called before the source is closed for being too slow.
 
     Raises TooSlow: when the first item is not there after `bound_s`.
     Raises the errors of the source: when it fails before its first item.

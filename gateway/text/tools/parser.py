@@ -178,7 +178,7 @@ class _JsonObject:
 
 
 def _beginning_of(text: str, options: Iterable[str]) -> str | None:
-    """Return the option that a text begins with; None for none. No option begins another one."""
+    """Return the option that a text begins with; None for none. No option may be the beginning of another."""
     return next((option for option in options if text.startswith(option)), None)
 
 

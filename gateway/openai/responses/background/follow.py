@@ -28,7 +28,7 @@ ALIVE_S = 15.0
 """The seconds of silence after which a comment is sent, so that the client sees the stream alive."""
 
 MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE = 1024, 128
-"""The most streams of logs in one gateway, for all projects and for each."""
+"""The most streams of logs in one gateway: for all projects together, and for one project."""
 
 ALIVE = b": alive\n\n"
 

@@ -143,7 +143,9 @@ class BackgroundRunner:
             await self._tools.background.give_up(claim.turn, msgspec.json.encode(response))
 
     async def _hold(self) -> None:
-        """Renew the leases of all responses that run here. Cancel those that are to be cancelled, and leave lost ones.
+        """Renew the leases of all responses that run here.
+
+        Cancel the responses that are to be cancelled, and stop the runs of those that another gateway has taken.
 
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
