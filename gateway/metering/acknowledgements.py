@@ -1,4 +1,4 @@
-"""Acknowledgements: engines are told that a usage is on disk, once the journal has got there.
+"""Acknowledgements: engines are told that a usage is on disk, once the journal has written and synced it.
 
 Knows neither the journal nor engines.
 """

@@ -1,6 +1,6 @@
-"""Brings home the usage that gateways left in their journals' folders.
+"""Takes over the usage that gateways left in their journals' folders.
 
-They are this process's predecessor, and others that are gone. Knows neither the ledger nor engines.
+These gateways are this process's predecessor, and others that are gone. Knows neither the ledger nor engines.
 """
 
 from __future__ import annotations
