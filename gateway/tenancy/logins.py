@@ -138,7 +138,7 @@ class Logins:
         return await self.admit(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
-        """Return the user with this e-mail address, whose password and, if they have one, authenticator fit.
+        """Return the user with this e-mail address and password, and with the code of their authenticator, if any.
 
         Raises as `log_in`.
         """
