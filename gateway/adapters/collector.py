@@ -64,8 +64,8 @@ class Collector(Worker):
     async def collect(self, *, in_store: bool = True) -> list[str]:
         """Look once for unused content, and delete what has been unused for long enough.
 
-        Return the digests that left the store. in_store: True: look in the store, too; False: earlier findings there
-        are forgotten.
+        Return the digests that left the store. in_store: whether to look in the store too; if not, earlier findings in
+        the store are forgotten.
         """
         async with self._database.acquire() as conn:
             await expire_imports(conn)

@@ -55,7 +55,7 @@ class Uploads:
     def whole(self, imported: ImportRow) -> Path:
         """Return the file of an import whose bytes have all arrived.
 
-        Raises Conflict: when the whole file is not here.
+        Raises Conflict: when this machine does not have the whole file.
         """
         path = self._path(imported)
         if not path.is_file() or path.stat().st_size != imported.size_bytes:
@@ -187,7 +187,7 @@ def _write_all(file: BinaryIO, chunk: bytes) -> None:
 
 
 async def _lock(file: BinaryIO) -> None:
-    """Lock a file. The kernel has no way to wait for the lock with a bound.
+    """Lock a file. The lock is tried repeatedly, since the kernel has no wait for it with a time limit.
 
     Raises Conflict: when another request holds the lock for LOCK_WAIT_S.
     """

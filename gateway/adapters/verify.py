@@ -54,7 +54,7 @@ class Verifier:
         self._is_at_work = False
 
     async def verify(self, organization_id: str) -> Verification:
-        """Read everything that the organization's versions refer to; takes as long as that does.
+        """Read the content of all versions of the organization's adapters; this takes as long as reading all bytes.
 
         Raises Conflict: when another verification runs.
         Raises Overloaded: when the store does not answer.

@@ -35,8 +35,8 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 2.0
 RETRY_S = 30.0
-"""Seconds until an adapter without a fault of its own is tried again; twice as long after each failed import, for each
-one leaves a row."""
+"""Seconds until an adapter without a fault of its own is tried again; twice as long after each failed import, since
+each import leaves a row in the database."""
 MAX_RETRY_S = 3600.0
 
 SOURCE = "folder"

@@ -59,7 +59,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of one route."""
 
     permission: Permission | None
-    """The permission that a caller needs; None: everybody who is logged in may call it, about themselves."""
+    """The permission that a caller needs; None: everybody who is logged in may call the route, about themselves."""
     query: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     """The headers that the route reads, all of them needed."""
@@ -115,7 +115,7 @@ def check_routes(router: Router) -> Router:
 
 
 async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
-    """Decode the request's body, of which no field is unknown.
+    """Decode the request's body; an unknown field is an error.
 
     Raises InvalidRequest: when the body is not JSON of this kind; the error names the wrong field.
     """

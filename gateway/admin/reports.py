@@ -33,7 +33,7 @@ WAIT_S = 10.0
 
 
 class Reports:
-    """The turns of one gateway's reports: one at a time of each key or person, for a share of the time, and few of all.
+    """The turns of one gateway's reports: one at a time for each key or person, within a share of the time; few in all.
 
     It knows nothing of what a report reads.
     """

@@ -38,7 +38,8 @@ def engine_environ(environ: Mapping[str, str], gpu: str | None = None) -> dict[s
 def address(run_dir: Path, replica_id: str, generation: int) -> str:
     """Return the ZeroMQ endpoint of one start of a replica.
 
-    The name is short, for the path of a socket is: where run_dir holds the socket of PostgreSQL it holds these too.
+    The name is short, since the path of a socket is limited: it fits below each run_dir in which PostgreSQL's socket
+    fits.
     """
     name = hashlib.sha256(replica_id.encode()).hexdigest()[:_NAME_DIGITS]
     path = run_dir / f"{name}-{generation:x}"

@@ -159,7 +159,7 @@ class Launcher(Protocol):
     def nodes(self) -> list[Node] | None:
         """Return the machines among which this launcher chooses.
 
-        Return none if it has its own host alone; None if it cannot see them.
+        Return an empty list if the launcher has its own host alone; None if it cannot see the machines.
         """
 
     def watch(self, ended: Callable[[Ended], None]) -> None:

@@ -60,7 +60,7 @@ class Lease:
         *,
         placement: Placement = "local",
     ) -> None:
-        """Prepare the lease of this host; `acquire` takes it.
+        """Prepare the lease of this host; `claim` takes it.
 
         programs: the drivers whose servers the host can start. placement: the way in which replicas find a machine.
         """

@@ -93,7 +93,7 @@ def measure(
     """Return the memory that a replica of the model in a folder takes on a host.
 
     files: the adapters with which the replica's server starts.
-    Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or half a download.
+    Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or an incomplete download.
     """
     if revision.starts_servers:
         return footprint(
@@ -117,7 +117,7 @@ def measure(
 def weights_of(folder: Path) -> Weights:
     """Return how many elements the weights in a folder have, by the heads of its safetensors or GGUF files.
 
-    Raises ValueError: for a file that is shorter than its header says, or that has none.
+    Raises ValueError: for a file that is shorter than its header says, or that has no header.
     """
     sizes, formats = Counter[str](), Counter[str]()
     if (blocks := gguf_of(folder)) is not None:

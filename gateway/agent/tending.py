@@ -27,7 +27,7 @@ SILENT_S = 30.0
 """Seconds without an answer after which a replica is ended, so that another process can serve in its place."""
 
 FELL_SILENT_S = 1.0
-"""Seconds without an answer after which the row of a replica that served says so.
+"""Seconds without an answer after which the row of a serving replica shows that it does not answer.
 
 An agent that was frozen itself loses its connections at the moment when it wakes, and has them again within this time.
 """

@@ -183,7 +183,7 @@ async def running_services(
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
     one, with the engine at the settings' endpoint as its replica; None for an installation that has had one. passwords:
-    hashes those of people; None: with the usual parameters.
+    the hasher of people's passwords; None: one with the usual parameters.
 
     Waits for the database; engines may come later, and go and come again.
 

@@ -51,7 +51,8 @@ class Generation(msgspec.Struct, frozen=True):
     def prompt_tokens_by(self, reported: int) -> int:
         """Return the number of the prompt's tokens, given the number that a server that gets text reports.
 
-        Return our own number where it is exact, since the server's template and tokens may be others.
+        Our own number is returned where it is exact: a server that gets text may have another template and other
+        tokens.
         reported: 0 if the server reports none.
         """
         return reported if reported > 0 and self.num_prompt_tokens is not None else self.likely_prompt_tokens

@@ -19,7 +19,7 @@ class HasOldestWait(Protocol):
 def load_of(pool: Pool, now_s: float) -> Load:
     """Return the load of a pool as this gateway sees it at this time of the monotonic clock.
 
-    Replicas that drain count no more: the requests there come to no other.
+    Replicas that drain are left out: their requests move to no other.
     """
     serving, room = pool.serving, pool.serving.room
     replicas = [each for each in serving if not each.is_draining and each.backend.health().ready]

@@ -63,7 +63,7 @@ class ManagedBackend(Backend, Protocol):
         """True if a request would have to wait for a place at the backend, or be refused for want of one."""
 
     def usual_ms(self) -> float | None:
-        """Return the milliseconds that its answers took lately; None if none came, or if heartbeats tell its load."""
+        """Return the usual milliseconds of its recent answers; None without any, or if heartbeats tell its load."""
 
     def take_used(self) -> list[Used]:
         """Return the amounts that this gateway's requests used on the backend since the last call."""

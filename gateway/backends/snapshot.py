@@ -84,7 +84,7 @@ class Trend:
 
 
 def step_ms_p50(counts: list[int]) -> float | None:
-    """Return the median time of steps that are counted by STEP_BUCKETS_S, on a straight line within its bucket.
+    """Return the median milliseconds of steps, interpolated within its bucket of STEP_BUCKETS_S.
 
     None: no step was counted.
     """

@@ -146,7 +146,7 @@ class Drill:
         """Restore an archive to a moment and check it. Blocks its event loop.
 
         at: None: the last moment that the archive has.
-        source_dsn: the connection string of the archived database's owner, of which role and database count.
+        source_dsn: the connection string of the archived database's owner; only its role and database are used.
         installation: the installation in force, which is only read.
 
         Raises ArchiveError: when the archive is not whole, or ends before the moment.

@@ -192,7 +192,7 @@ def _rate(runs: Sequence[Run]) -> float:
 async def _beside(
     streams: Awaitable[list[Reply]], server: Server, adapters: Sequence[str]
 ) -> tuple[list[Reply], list[Reply]]:
-    """Run the streams while each adapter is asked for a token in turn; return the streams' replies, and the others."""
+    """Run the streams while each adapter is asked for a token in turn; return both kinds of replies."""
     running = asyncio.ensure_future(streams)
     arrived: list[Reply] = []
     while not running.done():

@@ -78,7 +78,7 @@ class Load:
         self._run = os.urandom(4).hex()
         self._number = 0
         self.loop_s = 0.0
-        """Processor time of the thread that serves, in calls of the meter alone."""
+        """Seconds of processor time that the serving thread has spent in calls of the meter."""
 
     def batch(self) -> None:
         """Run num_streams requests from their dispatch to their end."""

@@ -27,7 +27,7 @@ reserve by the higher ones.
 
 MAX_KNOWN = 10_000
 RETRY_S = (0.1, 2.0)
-"""Seconds until another try where the prices could not be loaded: after the first try, and at most."""
+"""The first and the longest pause, in seconds, before another try to load prices."""
 
 
 class PriceCache:

@@ -57,7 +57,7 @@ MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10
-"""A replay counts once against its limit, and once more for each so many bytes of the reply."""
+"""The bytes of a replayed reply that count as one more replay against the limit."""
 
 
 Write = Callable[["Connection"], Awaitable[None]]
@@ -150,7 +150,7 @@ class Idempotency:
 
         num_bytes: bytes of the body that is held while waiting.
 
-        Raises InvalidRequest: when the key meant another request.
+        Raises InvalidRequest: when the key was used for another request.
 
         Raises Conflict: when there is no reply yet or any more, or too many wait for one.
 

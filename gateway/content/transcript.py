@@ -104,7 +104,7 @@ class _Room:
             self.left += size
 
     def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
-        """Yield the messages that fit, the last of them as far as it does."""
+        """Yield the messages that fit; the last of them may be cut."""
         for each in given:
             self.begin()
             if self.is_cut:

@@ -24,7 +24,7 @@ process. The books of experiments, and work that people wait for, wake their wor
 """
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
-"""A kind of work: a column of the statement below."""
+"""A kind of work, by the name of its column in `_POLL`."""
 
 _AT_ONCE: frozenset[Work] = frozenset({"books", "experiments", "awaited_notes"})
 

@@ -235,7 +235,7 @@ class Database:
     async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
         """Run a read-only transaction that sees one state of the database, on a connection outside the pool.
 
-        It may take long. It keeps the server from tidying up, so it ends when nothing is asked of it for
+        It may take long. It keeps the server from removing dead rows, so it ends when nothing is asked of it for
         `SNAPSHOT_IDLE_S`, and after deadline_s even while its user waits for something else.
 
         Raises one of `UNAVAILABLE`: when the database cannot be reached.

@@ -143,8 +143,8 @@ _MOST_SHOWN = 100
 def taken_away(sql: str) -> list[str]:
     """Return the statements of a migration that take away, rename or demand what older gateways use or leave out.
 
-    A constraint counts even where it only replaces a narrower one, since their texts do not tell. Tables that the same
-    migration creates do not count: no older gateway knows them.
+    A constraint counts even where it only replaces a narrower one: the SQL does not show which is narrower. Tables that
+    the same migration creates do not count: no older gateway knows them.
     """
     created: set[str] = set()
     taken = []

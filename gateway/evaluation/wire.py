@@ -32,7 +32,7 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     request_id: Id | None = None
     """The `x-request-id` of a reply."""
     unit: Annotated[str, Meta(min_length=1, max_length=MAX_UNIT_CHARS)] | None = None
-    """The end user, or what else an experiment's unit is. Needs `occurred_at`."""
+    """The experiment's unit, such as an end user. Needs `occurred_at`."""
     occurred_at: Seconds | None = None
     """Unix time in seconds at which the vote was cast; without it, when it arrives."""
     id: ClientId | None = None

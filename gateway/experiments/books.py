@@ -144,7 +144,7 @@ def _add_votes(
     """Add to units the difference between their votes and the votes counted so far.
 
     Return the votes that count now, and the votes of which nothing is counted any more. A unit that was recounted has
-    its votes, and one that is not known yet gets them when it is.
+    its votes already, and an unknown one gets them once it is known.
     """
     counted, removed = [], []
     for vote in votes:

@@ -28,7 +28,7 @@ class Encoder(Protocol):
 class JsonLines:
     """One JSON object per line (https://jsonlines.org), keys in the order of the struct's fields.
 
-    Integers are written in full: money in nanos may go beyond the 2^53 that some readers stop at.
+    Integers are written in full: money in nanos may exceed 2^53, beyond which some readers are not exact.
     """
 
     def __init__(self) -> None:

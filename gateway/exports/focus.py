@@ -156,7 +156,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
-    """Return the fields of every charge. The names of removed things may be gone; the id is a name too."""
+    """Return the fields of every charge. The id stands for the name of a removed thing that has none any more."""
     start, end = _month(names.month)
     return {
         "billing_account_id": names.organization_id,

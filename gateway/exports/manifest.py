@@ -14,7 +14,7 @@ from gateway.exports.request import ExportRequest, Format, Kind
 from gateway.exports.totals import Totals
 
 FORMAT_VERSION = 1
-"""The version of the format of all files, which grows when a column, an order or a meaning changes."""
+"""The version of the format of all files, which grows when a column, its meaning or the order of rows changes."""
 
 State = Literal["open", "closed"]
 

@@ -58,7 +58,7 @@ class FileContent:
         return PartWriter(self, project_id, part_id)
 
     async def take_room(self, conn: Connection, project_id: str, num_bytes: int) -> None:
-        """Count bytes that a project is about to store.
+        """Reserve room for bytes that a project is about to store.
 
         Raises QuotaExceeded: when there is no room for them.
         """
@@ -77,7 +77,7 @@ class FileContent:
                 raise NotFound("The upload took too long, and was given up.")
 
     async def give_up(self, project_id: str, part_id: str) -> None:
-        """Mark a part that has not become whole to be removed with its bytes."""
+        """Mark an incomplete part to be removed with its bytes."""
         async with self._database.acquire() as conn:
             await db.give_up_part(conn, project_id, part_id)
 

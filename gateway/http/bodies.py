@@ -46,9 +46,9 @@ class Bodies:
         """Return the body of a request, not decoded yet. A body that is read again counts once.
 
         The pace counts the length that a request's head announces, so that a refused body is not read. The bytes of a
-        body in chunks, which announces none, count as they come: nothing is read after the one that is too many. A
-        body that is more work than its length lets expect counts for more bytes once it is read: the next requests
-        wait for them.
+        body in chunks, which announces no length, count as they come; reading stops at the first that is too many. A
+        body that takes more work than its length suggests counts for more bytes once it is read: the next requests wait
+        for them.
 
         Raises LimitReached: when the project sends more bytes than its pace allows.
         """

@@ -87,7 +87,7 @@ class DirectRoute:
 
 
 def direct_routes(app: Litestar) -> dict[str, DirectRoute]:
-    """Return the routes of an application that need nothing of the framework, by path."""
+    """Return the routes of an application that use none of the framework's features, by path."""
     return {
         route.path: DirectRoute(app, route.path, handler)
         for route in app.routes

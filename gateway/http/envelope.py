@@ -174,8 +174,8 @@ class Application(Litestar):
 
         refusals: remembers refused requests for tenants' work.
         dialect_of: returns the API whose replies the client of a request expects.
-        fenced: beginnings of paths that a proxy may keep from clients: a path that means one without being written so,
-        such as `//admin`, is unknown.
+        fenced: beginnings of paths that a proxy may keep from clients: a path that leads below one but is written in
+        another way, such as `//admin`, is unknown.
         is_leaving: tells whether replies end their connections, since this gateway is about to stop.
         begin_trace: begins the trace of a request of a tenant.
         """

@@ -51,7 +51,7 @@ def as_openai(error: GatewayError, status: int, request_id: str) -> tuple[int, b
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """The parts that the replies of one API have in common: the shape of errors, and headers."""
+    """The features that all replies of one API share: the shape of errors, and headers."""
 
     render_error: RenderError
     id_header: str = ""
@@ -73,7 +73,7 @@ def headers_of(error: GatewayError) -> dict[str, str]:
 
 
 def unexpected(request_id: str) -> GatewayError:
-    """Return the error that a client sees for an error of ours: it says only how to report it."""
+    """Return the error that a client sees for an error in the gateway: it says only how to report it."""
     return GatewayError(
         f"The server had an error while processing your request. Its request id is {request_id}.",
         code="internal_error",

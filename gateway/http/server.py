@@ -38,7 +38,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The function that ends work that would otherwise never end, such as streams of news."""
 
     end_generation: Callable[[], None]
-    """Aborts requests on engines, so that their readers answer with an error."""
+    """The function that aborts requests on engines, so that their readers answer with an error."""
 
 
 class Server(UvicornServer):
@@ -89,9 +89,9 @@ class Server(UvicornServer):
     async def _end_requests(self) -> None:
         """End requests in order: first those on which engines work, then all that have no reply yet.
 
-        The latter are such as wait for another gateway. Connections end last.
+        The latter may wait for another gateway. Connections end last.
 
-        An export that is still being sent then is worth nothing without its end, or goes to somebody who does not read.
+        An export that is still being sent then is cut off: it took longer than the drain allows.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._drain_s - ENDING_S, self._drain_s / 2)):

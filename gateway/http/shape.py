@@ -59,7 +59,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     form: Form | None = None
     """The parts of a multipart body instead of JSON."""
     is_billed: bool = False
-    """True: requests to the route run a model, within limits, and take an Idempotency-Key."""
+    """True: requests to the route run a model, count against limits, and may have an Idempotency-Key."""
     example: Example = Example()
 
 

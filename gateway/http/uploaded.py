@@ -17,8 +17,7 @@ from gateway.domain.errors import BodyTooLarge, InvalidRequest
 from gateway.http.fields import missing
 
 IDLE_S = 30.0
-"""Seconds without a byte after which an upload ends: a client that is gone may not have said so, and its bytes take
-room."""
+"""Seconds without a byte after which an upload ends, since its client may have left and the bytes take room."""
 
 MAX_FIELD_BYTES = 1024
 ROOM_FOR_FIELDS = 64 << 10

@@ -213,7 +213,7 @@ async def _receive(
 ) -> tuple[ImportRow, Path]:
     """Receive an upload; return the import, which is ready to be taken in, and the folder with the content.
 
-    Nothing is left of an import whose body is no adapter's.
+    An import whose body is no adapter is deleted.
 
     Raises as `receive_adapter`.
     """
@@ -306,7 +306,8 @@ async def check_storage(
 ) -> None:
     """Check the size of a new adapter before it arrives.
 
-    The bytes that are stored by now do not count here: the same content counts once, which only its inspection tells.
+    Bytes that are stored already are not added: only an inspection shows whether the new content is among them, and
+    would count once.
 
     Raises QuotaExceeded: for an adapter that is larger than all that may be stored.
     """

@@ -10,7 +10,7 @@ SHOWN = 10
 
 
 def check_not_in_experiment(names: Sequence[str], what: str) -> None:
-    """Check that no experiment needs a thing that is to be removed. names: the names of experiments that do.
+    """Check that no experiment needs a thing that is to be removed. names: the names of the experiments that need it.
 
     what: the thing, in words for the beginning of a sentence.
 

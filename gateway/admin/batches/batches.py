@@ -101,7 +101,7 @@ class BatchController(Controller):
     async def create_project_batch(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ProjectBatch:
-        """Run the requests of a file as one of the project's keys, in what other requests leave free."""
+        """Run the requests of a file as one of the project's keys, with the capacity that other requests leave free."""
         wanted = await read_body(request, CreateProjectBatch)
         async with services.database.acquire() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -13,8 +13,8 @@ from gateway.domain.errors import Overloaded
 
 MAX_RUNNING = 4
 DEADLINE_S = 600.0
-"""The seconds that one download may take, however slowly it is read: its snapshot keeps the database from tidying
-up."""
+"""The seconds that one download may take, however slowly it is read: its snapshot keeps the database from removing dead
+rows."""
 
 
 class Downloads:

@@ -183,7 +183,7 @@ class SetMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guardrails: Annotated[tuple[SetGuardrail, ...], Meta(max_length=MAX_GUARDRAILS)] = ()
     """Metrics that must not become worse, each judged on its own."""
     secondary: Annotated[tuple[MetricName, ...], Meta(max_length=MAX_SECONDARY)] = ()
-    """Metrics to look at, of which discoveries are marked so that few are false."""
+    """Metrics to look at. Effects on them are marked as discoveries by a rule that keeps false ones few."""
 
 
 class SetAnalysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -136,7 +136,7 @@ class GuardrailResult(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     action: Literal["pause", "alert"]
     verdict: Literal["harmed", "safe", "unclear"]
-    """`harmed`: worse than the margin allows. `safe`: not so. Each is proven; `unclear`: neither is yet."""
+    """`harmed`: proven worse than the margin allows. `safe`: proven not so. `unclear`: neither is proven yet."""
     log_e: float | None
     """The natural logarithm of the E-value; null for guardrails that are judged by an interval."""
     text: str
@@ -209,11 +209,11 @@ class SegmentSplit(msgspec.Struct, frozen=True, kw_only=True):
     is_srm: bool
     """True if units are not split as declared, found among all segments of the experiment."""
     srm_log_e: float | None
-    """The natural logarithm of the E-value against the declared split; null where it is beyond all numbers."""
+    """The natural logarithm of the E-value against the declared split; null where it is infinite."""
 
 
 class SegmentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A look at one segment, as the sums are now."""
+    """The results of one segment, by the present sums."""
 
     split: SegmentSplit
     comparisons: list[ComparisonResult]
@@ -250,7 +250,8 @@ class ExperimentResults(msgspec.Struct, frozen=True, kw_only=True):
     shadow: ShadowResult | None
     """The shadow arm; null where there is none, and in kept looks."""
     judged: list[JudgedResult] = []
-    """Feedback metrics by which people and a judge voted; in `comparisons` they are by people and programs alone."""
+    """Feedback metrics by which people and a judge voted; in `comparisons` the same metrics count votes of people and
+    programs alone."""
     segments: list[SegmentResult] | None = None
     """The segments of the kind that was asked for; null where none was."""
     object: Literal["organization.project.experiment.results"] = "organization.project.experiment.results"

@@ -87,7 +87,7 @@ class NewPasskeyChallenge(PasskeyChallenge, frozen=True, kw_only=True):
     user_handle: bytes
     email: str
     algorithms: list[int]
-    """COSE's numbers of the signatures that are taken."""
+    """COSE's numbers of the accepted signature algorithms."""
     existing: list[bytes]
     """The credential ids of the caller's passkeys: a device that holds one of them makes no other."""
 

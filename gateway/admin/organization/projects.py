@@ -254,7 +254,7 @@ async def _changed(
 ) -> Project:
     """Record a change of a project in the audit log, and return the project as it is now.
 
-    before: the project before the change. shown: what the audit log records of that, if it is not `before`.
+    before: the project before the change. shown: the form of `before` that the audit log records; None: as it is.
     """
     after = _wire(await existing_project(conn, caller.organization_id, before.id))
     was = _wire(before) if shown is None else shown

@@ -55,9 +55,9 @@ class HostNode(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """The address at which the node's engines listen."""
     num_processors: int
-    """Processors that Ray has there for engines."""
+    """Processors of the machine that Ray has for engines."""
     memory_bytes: int
-    """Memory that Ray has there for engines."""
+    """Memory of the machine that Ray has for engines."""
     num_gpus: int
     num_replicas: int
     """Number of replicas of all organizations."""
@@ -97,7 +97,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     version: str | None
-    """The version of Lorikeet of the agent that was there last; null before the first."""
+    """The version of Lorikeet of the host's last agent; null before the first."""
     away_seconds: float | None
     """Seconds since the last agent stopped renewing its lease of the host; null while an agent has the lease, and where
     the last agent ended its engines and itself."""
@@ -108,7 +108,7 @@ class SetHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change of a host. Fields that are left out stay as they are."""
 
     is_drained: bool | None = None
-    """True lets other hosts take over its replicas, and none start on it; false uses the host again."""
+    """True moves the host's replicas to other hosts, and lets none start on it; false uses the host again."""
     labels: Labels | None = None
     """Replaces all labels."""
 

@@ -43,10 +43,10 @@ class PoolAdapters(msgspec.Struct, frozen=True, kw_only=True):
     loaded: list[PoolAdapter]
     """Adapters with which the servers of the revision that serves were started."""
     waiting: list[PoolAdapter]
-    """Adapters of the base that the servers do not have: they answer once the servers are started anew, as far as they
-    can be written for these."""
+    """Adapters of the base that the servers do not have: they answer once the servers are started anew, if they
+    can be written in the servers' format."""
     num_removed: int
-    """Adapters that the servers still have, and tenants do not."""
+    """Adapters that tenants have removed and that the servers still have."""
     num_replicas: int
     """Number of replicas that would be started anew."""
     rollout: Rollout | None

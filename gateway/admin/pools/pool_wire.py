@@ -44,7 +44,7 @@ class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
     outlook: str | None
     """The load now, and what follows from it; null in lists, and before the pool has served."""
     start_seconds: float | None
-    """Seconds that the first replica took to become ready when the pool had none, last time; null before the first."""
+    """Seconds that the first replica took to become ready the last time that the pool had none; null before that."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

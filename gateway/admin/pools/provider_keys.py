@@ -48,7 +48,7 @@ class ProviderKey(msgspec.Struct, frozen=True):
     """The name of the base model."""
     pool_id: str
     hint: str
-    """The last four characters of the key; empty of a key with fewer than 16."""
+    """The last four characters of the key; empty where the key has fewer than 16."""
     created_at: int
     """Unix seconds at which the project first set a key for the model."""
     changed_at: int

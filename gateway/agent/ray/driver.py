@@ -87,7 +87,7 @@ class Driver:
         self._seat_nodes: dict[str, str] = {}
         """The nodes of seats that have one."""
         self._seat_takes: dict[str, _Takes] = {}
-        """The resources that each seat which this driver has made asked Ray for."""
+        """The resources that this driver asked Ray for, for each seat that it has made."""
         self._lookouts: dict[str, Any] = {}
         self._looked_at: set[str] = set()
         """Nodes that had no engine when they were first looked at."""
@@ -300,7 +300,7 @@ class Driver:
         return not lives and self._seat_takes.get(ask.replica_id, takes) != takes
 
     def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
-        """Return the seat of a replica. node_id: where it is put, if it can be."""
+        """Return the seat of a replica. node_id: the node on which the seat is put if possible."""
         wanted, labels = self._seat_takes[ask.replica_id] = self._takes_of(ask)
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
         return self._supervisor.options(

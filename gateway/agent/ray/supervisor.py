@@ -214,7 +214,7 @@ class Supervisor:
 
 
 def _of_this_node(spec: Spec | None, gpu: str | None) -> Spec | None:
-    """Return the start of an engine with the interpreter and the environment of this node."""
+    """Return the specification of an engine's start, with the interpreter and the environment of this node."""
     if spec is None:
         return None
     return msgspec.structs.replace(

@@ -48,7 +48,7 @@ def write_files(
 
 
 def num_file_bytes(files: Iterable[Path]) -> int:
-    """Return the bytes of the existing ones among these files."""
+    """Return the total size in bytes of those of the files that exist."""
     return sum(each.stat().st_size for each in files if each.is_file())
 
 

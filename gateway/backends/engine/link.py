@@ -113,7 +113,7 @@ class EngineLink:
         self._task = asyncio.create_task(self._keep_connected())
 
     async def stop(self) -> None:
-        """Say goodbye and close; the listener hears `disconnected` if it was connected."""
+        """Say goodbye to the engine, and close the connection; call the listener's `disconnected` if there was one."""
         if self._task is None or self._context is None:
             return
         with contextlib.suppress(EngineGone):

@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the response: whole where its end is that of the connection, else lost, with the reason why."""
+        """End the response: whole if it lasts until the connection ends, else lost, with the reason why."""
         self._transport = None
         self._forget_timer()
         if self._why is None and error is None and self._has_head and self._is_until_end:

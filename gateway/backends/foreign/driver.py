@@ -48,7 +48,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     adapters: frozenset[str] | None = frozenset()
     """Digests of the adapters that the server lists; None where it lists none, whatever it has."""
     inputs: frozenset[str] = frozenset()
-    """The names of the inputs that its model takes, where models differ in that."""
+    """The names of the inputs that the server's model takes, where models differ in that."""
     places: tuple[str, ...] = ()
     """The digests of the adapters by their numbers at the server, "" for an unknown one, where requests use numbers."""
 

@@ -30,7 +30,8 @@ SPARE_EVENTS = 1024
 """The events that a reply may have beyond four for each requested token."""
 
 EVENT_BYTES, REPEATED_BYTES = 4096, 32
-"""Bytes of one event on average, and for each token that was asked for: SGLang repeats the reply in each event."""
+"""The bytes that an event may have on average, and more for each requested token, since SGLang repeats the reply in
+each event."""
 
 FIELD_BYTES = 64
 """The bytes that an event may have beside its data, such as its name and id."""
@@ -39,7 +40,7 @@ MAX_SKIPPED_BYTES = 4 << 20
 """The most bytes of a reply that belong to no complete event, such as comments."""
 
 SPARE_LINES, EVENT_LINES = 1 << 16, 8
-"""Line ends of a reply, and those of each event beside them: a line takes time, however short it is."""
+"""The line ends that a reply may have, and more for each event: a line takes time, however short it is."""
 
 SPARE_BYTES = 4096
 """The bytes of text that a reply may have beyond MAX_TOKEN_BYTES for each requested token."""
@@ -68,7 +69,7 @@ class ReplyStream:
         """Prepare the reply to a generation's own request, which the first `take` sends.
 
         attempt: counts what comes.
-        noted: has the counts noted.
+        noted: collects the attempts whose counts are to be recorded.
         key: the key of the project that asks; None where the server is asked with the pool's key.
         """
         self.key = key

@@ -110,7 +110,7 @@ class CallingChoice:
         return self._piece(new, "stop")
 
     def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
-        """Return a piece with what is new. reason: ends the choice, if there is one."""
+        """Return a piece with the new content. reason: the reason why the choice ends, if it does."""
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
         tokens = self._pending if is_all_content else self._release(new.text)

@@ -29,7 +29,7 @@ NUM_DAYS = 90
 
 
 def assignment_us() -> dict[str, float]:
-    """Return the median microseconds of CPU time of an assignment with its unit's digest, from the cheapest case on."""
+    """Return the median microseconds of CPU time of an assignment and its unit's digest, cheapest case first."""
     plain = first_split(bytes(range(32)), b"l" * 32, range(NUM_BUCKETS), (1, 1))
     held = msgspec.structs.replace(plain, holdout=Holdout(b"h" * 32, 500))
     keys = array("Q", np.sort(np.random.default_rng(1).integers(0, 1 << 64, NUM_EXPOSED, dtype=np.uint64)).tobytes())

@@ -69,7 +69,7 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 @contextmanager
 def _archive(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open a temporary file for the archive: in the folder of the file to write or, for standard output, among others.
+    """Open a temporary file for the archive: beside the file to write or, for standard output, in the system's folder.
 
     Raises CommandFailed: when no file can be made in the folder.
     """

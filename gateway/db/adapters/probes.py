@@ -80,7 +80,7 @@ _CLAIM = """
 async def claim_version(
     conn: Connection, adapter_id: str, version: int, bases: Collection[str], *, mine: bool
 ) -> ToProbe | None:
-    """Claim a version for a probe. mine: the caller has put it there claimed.
+    """Claim a version for a probe. mine: the caller added the version, already claimed.
 
     Return None if the version does not wait any more, is for none of these bases, or somebody else probes it.
     """

@@ -131,7 +131,7 @@ _SHARED = """
 
 
 async def find_shared(conn: Connection, organization_id: str, project_id: str, name: str) -> NamedTarget | None:
-    """Return the organization's route of a name, unless the project has a name of its own like it."""
+    """Return the organization's route of a name, unless the project itself has the name."""
     row = await conn.fetchrow(_SHARED, organization_id, project_id, name)
     return None if row is None else _shared(row)
 

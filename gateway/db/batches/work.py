@@ -89,7 +89,7 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """A batch line's state, with its sealed result if it has one; without a result it may have been begun."""
+    """A batch line's state, and its sealed result if it has one; other lines may have begun."""
 
     number: int
     first_byte: int
@@ -438,7 +438,7 @@ _RESULTS = """
 
 
 async def results_after(conn: Connection, batch: LeasedBatch, number: int, limit: int) -> list[StoredResult]:
-    """Return results of the lines behind one, in their order."""
+    """Return results of the lines after the one with this number, in their order."""
     rows = await conn.fetch(_RESULTS, batch.project_id, batch.id, number, limit)
     return [StoredResult(**row) for row in rows]
 

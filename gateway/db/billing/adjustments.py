@@ -182,8 +182,7 @@ _CARRY = """
 async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
     """Raise the month's cost of every project with a negative cost to 0, by an adjustment, and return the amounts.
 
-    Called in the transaction that closes the month, which has its sums complete. The amounts have to be granted as
-    credit.
+    Called in the transaction that closes the month, whose sums are complete. The amounts have to be granted as credit.
     """
     found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
     if found:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEAD = datetime.timedelta(seconds=20)
 """The time from setting prices until they apply, once there is usage.
 
-Every gateway knows the prices by then: one that does not hear of the database for 15 s reserves nothing any more.
+Every gateway knows the prices by then: one without news of the database for 15 s reserves nothing any more.
 """
 
 

@@ -173,8 +173,8 @@ async def list_chats(
 ) -> tuple[list[ChatRow], bool]:
     """Return the chats that follow the one with id `after`, and whether there are more.
 
-    No chat is encrypted with other keys. tags: by each of these keys in turn; each has num_tags of them. Call it in a
-    transaction, for a plan of these values.
+    content_keys: all keys with which chats are encrypted. tags: num_tags tags by each of these keys in turn. Call it in
+    a transaction, for a plan of these values.
     """
     await replan(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)

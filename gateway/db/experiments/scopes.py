@@ -33,7 +33,7 @@ class Scope(msgspec.Struct, frozen=True):
     started_at: datetime.datetime
     stopped_at: datetime.datetime | None
     overruled: frozenset[tuple[str, str]]
-    """Guardrails and the names of arms that they paused the experiment for before a person started it again."""
+    """Pairs of a guardrail and an arm that no longer pause the experiment: a person started it again after they had."""
     own: Mapping[str, Kind]
     """The kind of each metric of the project's own."""
     has_alike: bool

@@ -20,7 +20,7 @@ class BadContentKey(ValueError):
 
 
 class ContentKey(msgspec.Struct, frozen=True):
-    """A key of 256 random bits. id: tells keys apart, and nothing else about them."""
+    """A key of 256 random bits, which encrypts content."""
 
     secret: bytes
 

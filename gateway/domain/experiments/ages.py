@@ -32,8 +32,8 @@ OF_ALL = "cost_nanos"
 Trend = Literal["fading", "growing", "unclear"]
 """The trend of an effect over the days since exposure.
 
-fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side; growing:
-farther away. unclear: neither is proven.
+fading: the effect of the last day is proven to be nearer to 0 than that of the first, or on the other side of 0;
+growing: farther from 0. unclear: neither is proven.
 """
 
 
@@ -50,7 +50,7 @@ class AgeRow(msgspec.Struct, frozen=True):
 
 
 class AgeEffects(msgspec.Struct, frozen=True):
-    """One metric of one arm beside the control, on each day since exposure."""
+    """The effect of one arm on one metric, on each day since exposure."""
 
     metric: str
     role: Role

@@ -36,7 +36,7 @@ class PastUnit(msgspec.Struct, frozen=True):
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """The results of simulated experiments with equal arms after some days, looked at all the time."""
+    """The results of simulated experiments with equal arms that last some days, with a look at each day's end."""
 
     days: int
     units: int

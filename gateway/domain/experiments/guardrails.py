@@ -63,7 +63,7 @@ def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[Found]) -> lis
 
 
 def is_proven(effect: Effect, goal: Goal, alpha: float) -> bool | None:
-    """Return whether an effect is proven at a level: True for the better, False for the worse, None for neither."""
+    """Return True for an effect that is proven better at a level, False for a proven worse one, None for others."""
     if not counts.is_beyond(effect.log_e, alpha):
         return None
     return (effect.effect > 0) == (goal == "increase")

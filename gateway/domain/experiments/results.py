@@ -33,8 +33,8 @@ class UnitsRow(msgspec.Struct, frozen=True):
 class SumsRow(msgspec.Struct, frozen=True):
     """Sums of one metric over the units whose outcome windows closed on one day.
 
-    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals a
-    unit counts at once, at its first.
+    Outcomes that still grow do not count, since no bound holds for looks at them. For guardrails on errors and
+    refusals, a unit counts as soon as it has one.
     """
 
     day: int
@@ -97,7 +97,7 @@ class Comparison(msgspec.Struct, frozen=True):
     alpha: float
     """The level of the intervals, by which the effect's E-value is judged as well."""
     is_better: bool | None
-    """Proven better (True) or worse (False) at this look; None: neither, or no goal is declared."""
+    """True: proven better at this look; False: proven worse; None: neither, or no goal is declared."""
     answered: tuple[float, float] | None
     """The part of control's and treatment's units that have a value; None where no unit was assigned."""
 

@@ -40,7 +40,7 @@ def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Ki
 
 
 def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
-    """Add values to those that are counted separately, up to MAX_VALUES of each kind.
+    """Count these values separately as well, up to MAX_VALUES of each kind.
 
     A value is never taken away again, so that a unit stays in its segments.
     """

@@ -30,7 +30,7 @@ _CHANGEABLE: frozenset[State] = frozenset(("draft", "running", "paused"))
 
 
 def after(state: State, verb: Verb) -> State:
-    """Return the state after an action; the same for a change, and for a draft that is deleted.
+    """Return the state after an action; a change, and the deletion of a draft, leave it the same.
 
     Raises Conflict: when the verb is not for this state.
     """

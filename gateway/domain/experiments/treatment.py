@@ -10,7 +10,7 @@ from gateway.domain.adapters.defaults import Defaults
 
 
 class Treatment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Values for the requests of an arm, or of the alias that an arm has become."""
+    """The values that replace or fill fields in the requests of an arm, or of the alias that an arm has become."""
 
     defaults: Defaults
     mode: Literal["fill", "replace"] = "fill"

@@ -52,7 +52,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     queue_us: int = 0
     engine_us: int = 0
     num_votes: int = 0
-    """Votes of people and programs; a judge's are no answers."""
+    """Votes of people and programs, without those of judges."""
 
     def __add__(self, other: Counts) -> Counts:
         """Return the counts of both."""
@@ -344,7 +344,7 @@ def _of_all_days(
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
-"""Metrics that count a unit at its first such request, each with the field of `Counts` that shows it."""
+"""Metrics that count a unit at its first request of a kind, each with the field of `Counts` for such requests."""
 
 RECIPES: dict[str, tuple[str, str | None]] = {
     "cost_nanos": ("cost_nanos", None),

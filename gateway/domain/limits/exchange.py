@@ -57,7 +57,7 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, eq=False):
-    """A request that this gateway's free leases are too small for, so that it waits for an exchange."""
+    """A request that waits for an exchange, since this gateway's free leases are too small for it."""
 
     entries: tuple[Entry, ...]
     work: Work

@@ -23,7 +23,7 @@ DROP_S = 60.0
 
 
 class Row(NamedTuple):
-    """A row of the ledger with the usage of a part: its final count, or before that the count seen of a lost engine."""
+    """A row of the ledger with the usage of a part: the final count, or one that was seen of a lost engine."""
 
     request_id: str
     is_final: bool
@@ -233,7 +233,7 @@ class Holdings:
     def forget_free(self, limit_id: str | None = None) -> None:
         """Reserve nothing more out of slices from before a change of a limit (None: of any limit).
 
-        They go back with the next exchange.
+        The leases of these slices go back with the next exchange.
         """
         for each in self.slices.values():
             if limit_id in (None, each.key[0]):

@@ -63,7 +63,7 @@ class Slice(msgspec.Struct, eq=False):
     short_s: float = 0.0
     """The time of the last refusal, in seconds of a monotonic clock."""
     frozen: bool = False
-    """True once the limit has changed: the spare part may not be reserved before it was given back."""
+    """True once the limit has changed: the spare part may not be reserved, and is given back."""
     num_asks: int = 0
     """Requests that wait for PostgreSQL's answer about this slice."""
 

@@ -27,7 +27,7 @@ PROCESS_BYTES = 512 << 20
 GPU_STEP_BYTES = 1 << 30
 """Bytes of CUDA's context, graphs and the memory of steps, on an accelerator."""
 GPU_HOST_BYTES = 3 << 30
-"""Bytes of the host's memory that an engine on an accelerator takes besides."""
+"""Bytes of the host's memory that an engine on an accelerator takes as well."""
 DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
 """The KV cache that an engine on processors chooses where the settings leave it open."""
 
@@ -60,7 +60,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The memory of one replica in bytes, by what it is for."""
+    """The memory of one replica in bytes, by purpose."""
 
     weights: int
     kv_cache: int

@@ -31,8 +31,7 @@ required: a project without a key is refused.
 
 
 TraceContext = Literal["inside", "always", "never"]
-"""The servers that get the header `traceparent`, which shows what requests belong together, and may be the client's.
-
+"""The servers that get the header `traceparent`, which shows which requests belong together. A client may have sent it.
 inside: the servers that the internet does not reach.
 """
 

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 BUSY = 0.8
-"""The share of all places, or of all memory for keys and values, above which replicas are added."""
+"""The share of all places, or of all memory for keys and values, that is in use when replicas are added."""
 SPARE = 0.6
 """The highest share that the remaining replicas may have in use for one replica to be removed."""
 LONGEST_WAIT_S = 2.0

@@ -27,7 +27,7 @@ FAILED_SHARE = 0.5
 
 FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 8.0
-"""Seconds for which the breaker stays open: at first, and at most when trials go on failing."""
+"""Seconds for which the breaker stays open: the first time, and at most, when trials go on failing."""
 
 BreakerState = Literal["closed", "open", "half-open"]
 

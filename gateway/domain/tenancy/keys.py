@@ -54,7 +54,7 @@ class ParsedKey(msgspec.Struct, frozen=True):
 
 
 def new_key(kind: KeyKind = "project") -> NewKey:
-    """Draw a key from the operating system's entropy."""
+    """Return a new random key, from the operating system's entropy."""
     public = PREFIXES[kind] + _random(_PUBLIC_CHARS)
     body = public + _random(_SECRET_CHARS)
     secret = body + _checksum(body)

@@ -82,7 +82,7 @@ ADAPTER_WAIT_MS: Final = "lorikeet.engine.adapter_wait_ms"
 PREFILL_MS: Final = "lorikeet.engine.prefill_ms"
 DECODE_MS: Final = "lorikeet.engine.decode_ms"
 TIMED_BY: Final = "lorikeet.engine.timed_by"
-"""The attribute that says whose times a span has: `engine` for the engine's own, `gateway` where it reported none."""
+"""The attribute that says who measured a span's times: `engine`, or `gateway` where the engine reported none."""
 SPANS_LEFT_OUT: Final = "lorikeet.spans_left_out"
 
 BATCH_LINE: Final = "batch line"

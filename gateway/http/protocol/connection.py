@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
     # Events of uvicorn's protocol.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count a new connection; answer and close it if it is one too many."""
+        """Count a new connection; if it is beyond the cap, answer and close it."""
         super().connection_made(transport)
         self._last_writes = LastWrites(transport, self._end)
         transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)

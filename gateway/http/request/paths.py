@@ -22,7 +22,8 @@ def path_as_sent(scope: Scope) -> str:
 def is_disguised(scope: HTTPScope, fenced: Sequence[str]) -> bool:
     """Tell whether the path of a request means one at or below any of `fenced`, but is written in another way.
 
-    A slash behind the beginning that is written `%2F` is one, too: whoever reads the path by its segments sees none.
+    A slash that follows the beginning and is written `%2F` counts as well: a reader of the segments would see another
+    path.
     """
     written = path_as_sent(scope)
     if "%" not in written and "//" not in written:

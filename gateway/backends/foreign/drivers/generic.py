@@ -51,7 +51,7 @@ class GenericDriver:
     ) -> None:
         """Prepare a driver for servers with OpenAI's fields.
 
-        extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
+        extra: returns fields that this kind of server has beside OpenAI's, on which no reply depends.
         name_of: returns the name of an adapter in requests, which ends with its digest.
         inspect: asks the server what it serves; None: by the list of models.
         """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETENTION_DAYS = 400
-"""Days for which votes, and the ids that clients gave them, are kept."""
+"""Days for which votes are kept, with the ids that clients gave them."""
 
 DROP_AT_ONCE = 1000
 """The most rows that one transaction deletes."""

@@ -19,7 +19,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit
 MILLION = 1_000_000
 """The factor by which means of units are stored as integers, in millionths, so that sums are exact."""
 LABELS_PER_UNIT = 1 / 20
-"""The expected part of the units about which people vote, by which intervals are made tightest."""
+"""The expected part of the units about which people vote; intervals are tightest if it is right."""
 LEAST_LABELS = 20
 
 _JUDGE, _BOTH = ":judge", ":both"

@@ -82,7 +82,7 @@ def checked_value(metric: FeedbackMetric, value: bool | int | float | str, param
 
 
 def feedback_id(project_key: bytes, subject: Subject, metric: str, source: Source) -> str:
-    """Return the id of what one source says of one thing by one metric: the same for every vote that replaces another.
+    """Return the id of one source's vote about one thing by one metric, which a vote that replaces it has as well.
 
     project_key: the secret of the project, without which nobody can tell the thing from the id.
     """

@@ -102,7 +102,7 @@ class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Lower and upper bound of a number, both inclusive."""
+    """The lower and the upper bound of a number, both inclusive."""
 
     min: Annotated[int, Meta(ge=0)] | None = None
     max: Annotated[int, Meta(ge=0)] | None = None
