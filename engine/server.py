@@ -297,8 +297,8 @@ class EngineServer:
             error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
         elif request.batch is None and session.num_in_flight >= self._credits:
             error = EngineError("queue_full", f"more than {self._credits} requests in flight", retry_after_s=1.0)
-        elif request.request_id in self._in_flight:
-            error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
+        elif (earlier := self._in_flight.get(request.request_id)) is not None:
+            error = self._refuse_for(earlier, gateway, session, request.request_id)
         if error is not None:
             usage = Usage(prompt_tokens=0, completion_tokens=0)
             return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
@@ -310,6 +310,17 @@ class EngineServer:
             gateway, session.database_id, request.attempt, request.meter, num_batch_choices, arrived_unix_ns
         )
         return self._mailbox.command(request)
+
+    def _refuse_for(self, earlier: InFlight, gateway: bytes, session: Session, request_id: str) -> EngineError:
+        """Return the error of a request whose id an earlier request still has.
+
+        A gateway whose request is sent by another gateway of the same database has lost the work, for example by dying.
+        The earlier request is aborted then, and the later one can be sent again.
+        """
+        if earlier.gateway == gateway or earlier.database_id != session.database_id:
+            return EngineError("invalid_request", f"request_id {request_id} is already running")
+        self._mailbox.command(Abort(request_id))
+        return EngineError("queue_full", f"an earlier attempt at request_id {request_id} is ending", retry_after_s=1.0)
 
     # messages of the stepping thread
 

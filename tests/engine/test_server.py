@@ -202,6 +202,31 @@ def test_more_requests_than_credits_are_refused_with_a_time_to_retry(engine: Eng
     assert error is not None and error.code == "queue_full" and error.retry_after_s
 
 
+def test_a_request_that_another_gateway_takes_over_ends_its_earlier_attempt_and_may_be_sent_again(
+    engine: Engine,
+) -> None:
+    one, other, stranger = engine.gateway(), engine.gateway(), engine.gateway()
+    for gateway, database in ((one, "db"), (other, "db"), (stranger, "another")):
+        gateway.hello(database)
+        gateway.receive(Welcome)
+    one.send(Submit(request("r", max_tokens=900)))
+    one.receive(StepOutputs)
+    for gateway in (one, stranger):
+        gateway.send(Submit(request("r", max_tokens=1)))
+        error = gateway.final("r").error
+        assert error is not None and (error.code, error.message) == (
+            "invalid_request",
+            "request_id r is already running",
+        )
+
+    other.send(Submit(request("r", max_tokens=1, attempt=2)))
+    error = other.final("r").error
+    assert error is not None and error.code == "queue_full" and error.retry_after_s
+    assert one.final("r").finish_reason == "abort"
+    other.send(Submit(request("r", max_tokens=1, attempt=2)))
+    assert other.final("r").finish_reason == "length"
+
+
 def test_batch_work_takes_no_credits_of_others_and_its_own_are_shared_out_in_heartbeats(tmp_path: Path) -> None:
     engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=20)
     one, other = engine.gateway(), engine.gateway()
