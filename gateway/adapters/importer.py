@@ -97,7 +97,7 @@ class Importer:
 
     async def _import(self, claimed: ImportRow) -> None:
         try:
-            if await self._is_put_off(claimed):
+            if await self._put_off_if_paused(claimed):
                 return
             async with workspace(self._store) as folder:
                 content = await self._fetch(claimed, folder)
@@ -118,7 +118,7 @@ class Importer:
         finally:
             self._taking_in.discard(claimed.id)
 
-    async def _is_put_off(self, claimed: ImportRow) -> bool:
+    async def _put_off_if_paused(self, claimed: ImportRow) -> bool:
         """Put the import back until its project's pause is over, if the project is paused; return whether it is."""
         async with self._database.acquire() as conn:
             try:

@@ -121,7 +121,7 @@ class Intake:
         self._leftovers = Leftovers()
 
     async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
-        """Inspect, keep, refer to and probe the content of an import in the state 'uploaded'.
+        """Make an import in the state 'uploaded' a version: inspect its content, store it, and probe the version.
 
         The import's end is recorded on it, whatever the end is.
         content: a folder with PEFT's two files, or an archive; the caller deletes it.

@@ -45,8 +45,8 @@ MAX_REPORTED = 1000
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """The function `Intake.take_in`: it records the import's end itself.
 
-Raises InvalidRequest: when the files are refused. Raises another GatewayError: when another reason is in the way, such
-as a full quota; the same files may be taken in later.
+Raises InvalidRequest: when the files are refused. Raises another GatewayError: when they cannot be taken in now, for
+instance because a quota is full; the same files may be taken in later.
 """
 
 Outcome = Literal["settled", "waits", "failed"]
@@ -216,7 +216,7 @@ class Watcher(Worker):
             )
 
     def _report(self, event: str, **fields: Any) -> None:
-        """Log an event once, however often it is looked at."""
+        """Log an event, unless the same one was logged before."""
         line = f"{event} {fields}"
         if len(self._reported) >= MAX_REPORTED:
             self._reported.clear()

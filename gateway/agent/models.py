@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-"""Seconds from the beginning of a preparation that failed to the beginning of the next: after the first failure, and at
-most. Each further failure doubles them."""
+"""The first and the longest pause, in seconds, from the beginning of a failed preparation to that of the next. Each
+further failure doubles the pause."""
 
 log = structlog.get_logger(__name__)
 

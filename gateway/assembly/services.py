@@ -643,7 +643,7 @@ async def _warn_about_locked_out(database: Database, logins: Logins) -> None:
 
 
 async def _drain(pools: LivePools) -> None:
-    """Wait for requests that were aborted just now and still send their usage; no stream is left."""
+    """Wait for the usage of requests that were aborted just now, after all streams have ended."""
     backends = pools.connected
     try:
         async with asyncio.timeout(ABORTED_FINALS_S):

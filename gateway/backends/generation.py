@@ -40,7 +40,7 @@ class Generation(msgspec.Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """The number of the prompt's tokens, or the upper bound of it."""
+        """The number of the prompt's tokens, or an upper bound of that number."""
         return len(self.request.prompt_token_ids) if self.num_prompt_tokens is None else self.num_prompt_tokens
 
     @property

@@ -156,7 +156,7 @@ class PoolRevision:
         return removed
 
     def find(self, replica_id: str) -> Replica | None:
-        """Return the replica of an id; None where this revision has none of it."""
+        """Return the replica with an id; None where this revision has no such replica."""
         return self._replicas.get(replica_id)
 
     def refresh(self, replica: Replica) -> None:

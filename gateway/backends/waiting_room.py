@@ -40,7 +40,7 @@ class Terms(msgspec.Struct, frozen=True):
     max_wait_s: float
     """The longest time that a request waits."""
     start_s: float
-    """Seconds that a start takes, by the last one."""
+    """The seconds that the last start of a first replica took."""
 
 
 def _do_nothing() -> None:

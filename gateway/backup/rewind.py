@@ -140,7 +140,7 @@ def _set_aside(cluster: Path) -> Path:
 
 
 def _put_back(aside: Path, cluster: Path) -> Path | None:
-    """Move a database that was set aside back. Return the folder of what was in its place; None if nothing was."""
+    """Move a database that was set aside back. Return the folder to which the one in its place was moved, if any."""
     failed = aside.with_name(aside.name.replace("cluster.until-", "cluster.failed-"))
     with as_root():
         has_failed = cluster.exists()

@@ -34,7 +34,7 @@ gets its part later.
 """
 
 TURN_EVERY = 50
-"""While deadlines go first, one place in so many goes by turns, so that no project's batches stand still."""
+"""While deadlines go first, one of this many places goes by turns, so that no project's batches stand still."""
 
 JUDGE_S = 10.0
 """Seconds between two checks whether batches are in danger of missing their deadlines."""
@@ -182,7 +182,7 @@ class Feed:
         self._clock = clock
         self._pools: dict[str, _Pool] = {}
         self.queued: Sequence[Queued] = ()
-        """Batches that no gateway works on, as far as they are this one's to do."""
+        """Batches that wait for a gateway, which may put deadlines in danger."""
 
     @property
     def hopeless(self) -> set[str]:

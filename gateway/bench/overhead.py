@@ -31,7 +31,8 @@ from gateway.bench.peers.running import PEERS, RunningPeer, running_peer, runnin
 CONNECTIONS_PER_GATEWAY = 64
 SATURATED_MS = 500.0
 SWITCH_INTERVAL_S = 1e-4
-"""Seconds between switches of threads: one thread makes the arrivals, and must not wait for the event loop's."""
+"""Seconds between switches of threads: one thread makes the arrivals, and must not wait for the thread of the event
+loop."""
 PATH = "/v1/chat/completions"
 PROMPT = "The old harbor turns green over the river while seven birds sleep."
 PROMPTS = ("question", "text", "conversation")

@@ -73,7 +73,7 @@ async def used_us(
 
 
 async def per_token_us(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """Return the processor time of a streamed token by kind, and each kind's beside chat's, round by round.
+    """Return the processor time of a streamed token by kind, and its ratio to that of a chat in the same round.
 
     Each kind is asked of a gateway of its own, all at the same time, and of another one in the next round.
     """

@@ -205,7 +205,7 @@ class AdminClient:
 def read_url(url: str, source: str) -> str:
     """Return the URL of a server without its path. source: the flag or variable that gave the URL.
 
-    Raises WrongUsage: for what is no URL of a server.
+    Raises WrongUsage: for a text that is no URL of a server.
     """
     try:
         httpx.URL(url)

@@ -67,7 +67,7 @@ class BackgroundResponses:
     def __init__(
         self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentRoom | None = None
     ) -> None:
-        """Keep background responses. stored: gets what has ended. room: bounds what is stored; None: nothing does."""
+        """Keep background responses. stored: gets those that end. room: the bound on stored content; None: no bound."""
         self._database = database
         self._cipher = cipher
         self._stored = stored

@@ -74,7 +74,7 @@ class Conversations:
     ) -> None:
         """Keep conversations.
 
-        writes: counts what could not be added. room: bounds what is stored; None: nothing does.
+        writes: counts the items that could not be added. room: the bound on stored content; None: there is none.
         """
         self._room = room
         self._writes = writes

@@ -93,7 +93,7 @@ class Execution:
         return self._owner.hold(self, num_bytes)
 
     def release(self) -> None:
-        """Release the memory of what was recorded."""
+        """Release the memory of the recorded reply."""
         self._owner.release(self)
 
     async def finish(self, reply: Reply | None) -> None:
@@ -122,7 +122,7 @@ class Idempotency:
         wait_s: float = WAIT_S,
         sure_s: float = SURE_S,
     ) -> None:
-        """Start without running requests. room: bounds what is stored; None: nothing does."""
+        """Start without running requests. room: the bound on stored content; None: there is none."""
         self._room = room
         self._database = database
         self._cipher = cipher

@@ -48,7 +48,7 @@ class RequestContents:
     """
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
-        """Log the contents of requests. room: bounds what is stored; None: nothing does."""
+        """Log the contents of requests. room: the bound on stored content; None: there is none."""
         self._database = database
         self._cipher = cipher
         self._writes = writes

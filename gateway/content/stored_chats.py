@@ -68,7 +68,7 @@ class StoredChats:
     """
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
-        """Store chats. room: bounds what is stored; None: nothing does."""
+        """Store chats. room: the bound on stored content; None: there is none."""
         self._database = database
         self._cipher = cipher
         self._writes = writes

@@ -59,7 +59,7 @@ class Writes:
         """Begin work that writes content, and return its task, which ends once the work is done or given up.
 
         The work may be begun anew. kind: the kind of content, for the counter and the log. num_bytes: the bytes that
-        are held until then. small: the work instead, where there is no room for these bytes.
+        are held until then. small: the work that is done instead where there is no room for these bytes.
         """
         task = asyncio.create_task(self._write(kind, num_bytes, work, small))
         self._tasks.add(task)

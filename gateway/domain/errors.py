@@ -85,7 +85,7 @@ class UnsupportedCoding(InvalidRequest):
 
 
 class InvalidApiKey(GatewayError):
-    """The error for a request without a key, or with one that opens nothing."""
+    """The error for a request without a key, or with one that is not valid."""
 
     status = 401
     type = "invalid_request_error"
@@ -241,7 +241,7 @@ class NoReplicaYet(Overloaded):
 
 
 class ShuttingDown(GatewayError):
-    """The error when the gateway stops before the request has ended; another gateway, or the next one, takes it."""
+    """The error when the gateway stops before the request has ended; the client may send it to another gateway."""
 
     status = 503
     type = "server_error"

@@ -90,7 +90,7 @@ class Step(msgspec.Struct, frozen=True):
     num_done: int
     num_all: int
     left: list[str]
-    """The names of what is still to be done."""
+    """The names of the parts of which the step is still to be done."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def may_go_on(self) -> bool:
-        """True if nothing stands in the way."""
+        """True if no finding blocks the next step."""
         return not any(finding.blocks for finding in self.findings)
 
     @property

@@ -47,7 +47,7 @@ _EXAMPLE = Example(
 def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own for votes, by their number and bytes, and one for reading.
 
-    may_post: gives the caller of a request that votes; others come from the router.
+    may_post: gives the caller of a request that votes; for other requests, the router does.
     """
     posting, reading = Pace(VOTES_PER_S, VOTES_BURST, what="feedback"), Pace(READS_PER_S, READS_BURST, what="feedback")
 

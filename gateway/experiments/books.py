@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_EVENTS = 1_000
-"""The most events that one transaction adds: a unit that is to be forgotten waits for one."""
+"""The most events that one transaction adds: to forget a unit waits for one transaction."""
 MAX_CLOSED = 1_000
 """The most outcome windows that one transaction closes."""
 GRACE = datetime.timedelta(seconds=10)

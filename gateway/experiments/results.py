@@ -47,7 +47,7 @@ _TIMELINES = asyncio.Semaphore(1)
 
 
 class HasId(Protocol):
-    """An experiment as any query returns it."""
+    """Any row of an experiment: only its id is read."""
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ STAND_IN_AFTER_S = 5.0
 
 
 class HasTurn(Protocol):
-    """The turn to keep the sums, as one process sees it; `gateway.db.turns.Turn` is a worker's."""
+    """The turn to keep the sums, as one process sees it; `gateway.db.turns.Turn` is the turn of a worker."""
 
     async def is_mine(self) -> bool:
         """Tell whether this process is to work now.
@@ -28,7 +28,7 @@ class HasTurn(Protocol):
         """
 
     def release(self) -> None:
-        """Give the turn up, if it is this process's."""
+        """Give the turn up, if this process has it."""
 
 
 class StandIn:

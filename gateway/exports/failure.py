@@ -26,7 +26,7 @@ _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 
 def in_words(error: Exception) -> str:
-    """Return one of a few sentences for an error: the error's own text may be a stranger's."""
+    """Return one of a few sentences for an error: the error's own text may come from a stranger."""
     if isinstance(error, NotPublic):
         return f"{error}; the setting LORIKEET_PRIVATE_WEBHOOKS allows destinations at private addresses"
     if isinstance(error, (ExportFailed, WrongExport)):

@@ -139,7 +139,7 @@ def _adjustment(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
-    """Return the charge of a credit: what it paid is taken off the bill of the whole month."""
+    """Return the charge of a credit: the amount that it paid is subtracted from the bill of the whole month."""
     start, end = _month(names.month)
     return FocusRow(
         **_common(row.project_id, names, row.currency),

@@ -39,8 +39,8 @@ class ObjectStore:
         """Open the bucket of a destination.
 
         address: the address of the destination's endpoint, where it has one; None: any address that the endpoint's name
-        and its redirects lead to, as for AWS itself. allow_http: True: plain HTTP is spoken where the endpoint says so,
-        without the tunnel.
+        and its redirects lead to, as for AWS itself. allow_http: True: plain HTTP is allowed for an endpoint whose URL
+        says so.
         """
         self._destination = destination
         self._address = address

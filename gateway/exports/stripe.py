@@ -27,7 +27,7 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class MeterEvent(msgspec.Struct, frozen=True):
-    """One meter event of Stripe's."""
+    """One meter event, as Stripe takes it."""
 
     event_name: str
     identifier: str

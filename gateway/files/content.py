@@ -45,7 +45,7 @@ class FileContent:
         self._room = room
 
     async def begin(self, project_id: str) -> PartWriter:
-        """Begin a part.
+        """Begin a part, and return its writer.
 
         Raises NotFound: when the project is purged.
         Raises QuotaExceeded: when it has no room left.

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 def exception_handlers() -> ExceptionHandlersMap:
-    """Return the functions that make replies of exceptions, by the classes of these."""
+    """Return the functions that make replies of exceptions, by the exceptions' classes."""
     return {
         GatewayError: _gateway_error,
         HTTPException: _http_exception,

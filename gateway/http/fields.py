@@ -42,14 +42,14 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
-"""The type of a tool's or a schema's name. `$` would let a line's end follow; in the document's dialect it does not."""
+"""The type of a tool's or a schema's name. Python's `$` lets a line end follow, unlike that of the document."""
 
 LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
 """The type of biases by token id. JSON's keys are strings, so token ids are quoted."""
 
 MAX_DEPTH = 100
-"""The deepest nesting of schemas and of calls' arguments: each level takes frames of the stack of what renders and
-compiles them."""
+"""The deepest nesting of schemas and of calls' arguments: rendering and compiling them takes stack frames for each
+level."""
 
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
 """The pattern of an escaped half of a surrogate pair.

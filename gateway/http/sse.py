@@ -59,7 +59,8 @@ class TextEvent:
     def __init__(self, example: msgspec.Struct, field: str) -> None:
         """Encode all of an event but one string.
 
-        example: an event whose only field of the name `field` is empty. JSON escapes quotes, so no text looks like it.
+        example: an event whose only field of the name `field` is empty. JSON escapes quotes, so that no text in the
+        event can be mistaken for that field.
         """
         head, empty, self._tail = event(example).partition(f'"{field}":""'.encode())
         assert empty

@@ -27,10 +27,10 @@ class RequestContent(msgspec.Struct, frozen=True, kw_only=True):
     input: list[LoggedMessage]
     """The messages of the request, or its prompts, which have no role."""
     input_truncated: bool
-    """True if the input was longer than what is logged."""
+    """True if the end of the input is not logged, since it was too long."""
     output: list[LoggedChoice]
     output_truncated: bool
-    """True if the output was longer than what is logged."""
+    """True if the end of the output is not logged, since it was too long."""
     created_at: int
     """Unix seconds."""
     expires_at: int

@@ -189,7 +189,7 @@ async def check_known(conn: Connection, project_id: str, experiment: Experiment)
 async def check_model_free(
     conn: Connection, services: AdminServices, organization_id: str, project_id: str, model: str
 ) -> None:
-    """Check that an experiment may have a model string. An alias's is allowed: the alias becomes the experiment.
+    """Check that an experiment may have a model string. An alias's name is allowed: the alias becomes the experiment.
 
     Drafts are checked as well, and routes take no draft's model string, so that a draft can be started. Raises
     Conflict: when the string is the name of a base model or of a route.

@@ -41,7 +41,7 @@ WebhookEvent = Literal[
     "batch.expired",
     "batch.cancelled",
 ]
-"""The name of an event that webhooks can be called for; the responses are background responses."""
+"""The name of an event that webhooks can be called for; `response.` stands for background responses."""
 
 Events = Annotated[list[WebhookEvent], Meta(min_length=1, max_length=16)]
 

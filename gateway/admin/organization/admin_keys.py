@@ -127,7 +127,7 @@ async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys
 async def _effective(
     conn: Connection, organization_id: str, scopes: Iterable[Scope], owner_user_id: str | None
 ) -> frozenset[Permission]:
-    """Return the permissions of a key with these scopes: no more than its owner's."""
+    """Return the permissions of a key with these scopes: no more than its owner has."""
     permissions = of_scopes(scopes)
     if owner_user_id is None:
         return permissions

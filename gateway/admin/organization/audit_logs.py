@@ -122,7 +122,7 @@ def _time(params: MultiDict[Any], name: str) -> float | None:
 def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRow:
     """Return an audit record without the parts that members of the changed project may not see.
 
-    Numbers and hashes are the organization's, and would tell how much happens in other projects.
+    Numbers and hashes count events of the whole organization, and would tell how much happens in other projects.
     """
     address = row.address if row.actor_id in insiders else ""
     return msgspec.structs.replace(row, address=address, sequence=0, hash=b"")

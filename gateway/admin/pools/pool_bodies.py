@@ -242,7 +242,7 @@ def _text_of(value: str | bool | int | float) -> str:
 
 
 async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[PoolGrantIn]) -> list[Grant]:
-    """Return the grants; organization_id is the caller's.
+    """Return the grants; organization_id: the caller's organization.
 
     Raises InvalidRequest: when a grant is given twice, or there is no organization or project with the id.
     """

@@ -331,7 +331,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
 
 
 def scaling_change_wire(row: Scaling) -> PoolScalingChange:
-    """Return a change of the number of a pool's replicas. A change without a reason is an operator's."""
+    """Return a change of the number of a pool's replicas. A change without a reason was made by an operator."""
     by: Literal["autoscaler", "operator"] = "operator" if row.why is None else "autoscaler"
     return PoolScalingChange(row.id, seconds(row.at), row.before, row.after, by, row.why or "")
 

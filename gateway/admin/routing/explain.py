@@ -106,7 +106,7 @@ class ExplainController(Controller):
     ) -> RouteExplanation:
         """Explain the decisions that a route would take for a request of a project, without running it.
 
-        A route of the organization is explained if the project has no name of its own like it.
+        A route of the organization is explained unless the project itself has the name.
         """
         wanted = await read_body(request, ExplainRoute)
         return await _explain(services, caller, project_id, name, wanted, _minute(wanted.time))

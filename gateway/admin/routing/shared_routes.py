@@ -77,7 +77,7 @@ class SharedRouteController(Controller):
     async def create_organization_route(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> RoutingPolicy:
-        """Create a route for all projects of the organization. A project with a name of its own like it keeps that."""
+        """Create a route for all projects of the organization. A project that has the name itself keeps its own."""
         wanted = await read_body(request, CreateRoute)
         check_name("name", wanted.name, "route")
         document = await checked_shared_document(services, wanted, caller)

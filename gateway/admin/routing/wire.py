@@ -28,7 +28,7 @@ class CreateRoute(UpdateRoute, frozen=True, forbid_unknown_fields=True):
     """A new route."""
 
     name: str
-    """The model id of the route. It has the form of an alias's and shares their namespace."""
+    """The model id of the route, of the same form as the model id of an alias; no alias may have the same one."""
 
 
 class RollBackRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

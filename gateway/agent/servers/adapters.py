@@ -53,7 +53,7 @@ def num_file_bytes(files: Iterable[Path]) -> int:
 
 
 def remove_files(data_dir: Path, remaining: Collection[str]) -> None:
-    """Remove the files of all adapters but these, which are named by their digests: their content may be gone."""
+    """Remove the files of all adapters but those with these digests, since the content of others may be deleted."""
     for path in (data_dir / FOLDER).glob("*/*.gguf"):
         if path.stem not in remaining:
             path.unlink(missing_ok=True)

@@ -230,7 +230,7 @@ class EngineBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds as the engine said them when it was connected last; the model's own before that."""
+        """The bounds that the engine reported when it was connected last; before that, the bounds of the model."""
         return self._condition.capabilities
 
     def resident(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ class EngineCondition:
     def __init__(self, model: EngineModel, link: EngineLink) -> None:
         """Begin without a connection. link: the connection to the engine, which says why an engine is not there."""
         self.capabilities = model.capabilities
-        """The bounds as the engine said them when it was connected last; the model's own before that."""
+        """The bounds that the engine reported when it was connected last; before that, the bounds of the model."""
         self.resident: frozenset[str] = frozenset()
         """Content keys of the adapters on the engine's device."""
         self._model = model

@@ -223,9 +223,9 @@ class ForeignRequests:
             raise Unanswered(error, "failed") from None
 
     def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: Admitted) -> KeyInUse | None:
-        """Return the project's own key as it is used for a request that has its place; None for the pool's.
+        """Count a use of the project's own key for a request that has its place; return None to use the pool's key.
 
-        Raises Unanswered: when the server has refused the key too often of late, and gives the place back.
+        Raises Unanswered: when the server has refused the key too often of late; the place is given back.
         """
         if key is None:
             return None

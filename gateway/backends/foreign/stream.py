@@ -73,7 +73,7 @@ class ReplyStream:
         key: the key of the project that asks; None where the server is asked with the pool's key.
         """
         self.key = key
-        """The project's own key; None: the server is asked with the pool's."""
+        """The project's own key; None: requests have the pool's key."""
         self.attempt = attempt
         self.adapter = generation.request.adapter
         """The content key of the adapter that is asked for, "" for the base."""
@@ -119,7 +119,8 @@ class ReplyStream:
     async def take(self) -> list[Part] | None:
         """Return the parts of the reply that came since the last call, and count them; None at the end of the reply.
 
-        The first call sends the request. The time for which a reader keeps the parts does not count as the server's.
+        The first call sends the request. The time for which a reader keeps the parts does not count as time of the
+        server.
 
         Raises ServerGone: when the server is lost or too slow.
         Raises ServerRefused: when the server answers with an error.

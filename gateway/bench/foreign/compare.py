@@ -98,7 +98,7 @@ def rates_of(most: Mapping[str, float], wanted: float) -> dict[str, float]:
 
 
 def table(rows: Rows) -> Iterator[str]:
-    """Yield the lines of the table: medians of the rounds, and the difference between ours and each other one."""
+    """Yield the lines of the table: medians of the rounds, and the difference between our gateway and each other."""
     found = {
         name: {
             key: median(each[key] or 0.0 for each in rounds) for key in ("ms_p50", "ms_p99", "cpu_ms", "offered_per_s")

@@ -74,9 +74,9 @@ class Upload:
         promote: bool,
         base: str | None = None,
     ) -> None:
-        """Prepare an upload. tenant: the name of the project, whose path is project. name: the adapter's.
+        """Prepare an upload of the adapter with this name.
 
-        base: None is the default.
+        tenant: the name of the project. project: the path of the project in the admin API. base: None is the default.
         """
         self._client = client
         self._tenant = tenant
@@ -142,9 +142,9 @@ class Upload:
             self._give_up("interrupted", path, import_id)
 
     def _check(self, path: Path, size_bytes: int, sha256: str, known: dict[str, Any]) -> None:
-        """Check that the upload to go on with is this one.
+        """Check that the upload to resume is of this adapter, with these bytes.
 
-        Raises CommandFailed: when the import is about something else.
+        Raises CommandFailed: when the upload to resume is of another adapter or content, or has other flags.
         """
         if known["name"] != self._name:
             raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")

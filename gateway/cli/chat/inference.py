@@ -129,7 +129,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
 
 def _demo_key(settings: Settings, url: str) -> str | None:
-    """Return the key of the data folder's demo if its own server runs at url: LORIKEET_HOST may name a stranger's."""
+    """Return the key of the data folder's demo if its own server runs at url: LORIKEET_HOST may name another."""
     from gateway.serve.bootstrap import read_env_file
     from gateway.serve.lock import running_url
 

@@ -40,7 +40,7 @@ def percent(text: str) -> float:
 def part(text: str) -> int:
     """Return a percentage above 0 in 10,000ths.
 
-    Raises ArgumentTypeError: for what is no percentage, and for one of more than two decimals.
+    Raises ArgumentTypeError: for a text that is no percentage, or has more than two decimals.
     """
     parts = percent(text) * 100
     if abs(parts - round(parts)) > 1e-6:

@@ -106,7 +106,7 @@ _RELEASE = """
 
 
 async def release_claim(conn: Connection, adapter_id: str, version: int, *, counts: bool) -> None:
-    """Give back the claim of a probe that came to no end. counts: whether it counts as one of `MAX_PROBES`."""
+    """Give back the claim of a probe without a result. counts: whether the probe counts as one of `MAX_PROBES`."""
     await conn.execute(_RELEASE, adapter_id, version, counts)
 
 
@@ -121,8 +121,8 @@ _DEFER = """
 async def defer_claim(conn: Connection, adapter_id: str, version: int) -> None:
     """Give back the claim of a probe whose engine failed and is still there.
 
-    The probe may be claimed again when it has waited for as long again as it has so far, at most a minute: the waits
-    double, and others come first. It does not count as a probe.
+    The probe may be claimed again after a pause as long as it has waited so far, at most a minute: pauses grow, and
+    other probes come first. The failed try does not count as a probe.
     """
     await conn.execute(_DEFER, adapter_id, version)
 

@@ -66,7 +66,7 @@ _VERSION = """
 async def find_version(conn: Connection, project_id: str, name: str, version: int) -> RouteRow | None:
     """Return a version of the project's own adapter.
 
-    Versions of a shared adapter are not found: their numbers are its owner's.
+    Versions of a shared adapter are not found: only the owner may name them by number.
     """
     row = await conn.fetchrow(_VERSION, project_id, name, version)
     return RouteRow(**row) if row else None

@@ -31,10 +31,10 @@ _BIND = "INSERT INTO watched_tenants (folder, project_id) VALUES ($1, $2)"
 
 
 async def bind_folder(conn: Connection, folder: str) -> Tenant | None:
-    """Return the project of a watched folder, None for nobody's or an archived project's.
+    """Return the project of a watched folder; None where it is archived, or where no project belongs to the folder.
 
-    When the folder is first asked for, it is bound to the project with this id, or to the only project with this name.
-    The binding never changes, even if projects are renamed or archived.
+    When the folder is first asked for, it is bound to the project whose id it has as its name, or to the only project
+    of that name. The binding never changes, even if projects are renamed or archived.
     """
     async with conn.transaction():
         bound = await conn.fetchrow(_BOUND, folder)

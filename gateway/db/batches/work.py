@@ -498,7 +498,7 @@ _ANNOUNCE = """
 
 
 async def announce_end(conn: Connection, batch: LeasedBatch) -> None:
-    """Have the organization's webhooks for this event told how a batch ended, in the transaction that ends it."""
+    """Queue messages about the end of a batch for the organization's webhooks, in the transaction that ends it."""
     await conn.execute(_ANNOUNCE, batch.project_id, batch.id)
 
 

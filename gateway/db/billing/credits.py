@@ -190,7 +190,7 @@ _LAPSE = "UPDATE credit_grants SET lapsed_nanos = $2 WHERE id = $1 AND lapsed_na
 async def lapse_due(conn: Connection) -> bool:
     """Let the grants of one project that have expired lapse, in a transaction of its own. Return whether there was one.
 
-    The amounts that running requests have reserved by then stay theirs, and nobody reserves more meanwhile.
+    The amounts that running requests have reserved by then stay reserved; nobody reserves more meanwhile.
     """
     if await conn.fetchrow(_DUE) is None:
         return False

@@ -155,7 +155,7 @@ class Setting(msgspec.Struct, frozen=True):
     installation_id: str
     organization_name: str
     currency: str
-    """The currency of all the organization's amounts; before prices were set everything costs nothing in it."""
+    """The currency of all the organization's amounts, which are 0 before prices are set."""
 
 
 _SETTING = """

@@ -47,7 +47,7 @@ async def draft_invoice(conn: Connection, organization_id: str, project_id: str,
 async def _drafts(
     conn: Connection, organization_id: str, project_ids: Sequence[str], start: datetime.date
 ) -> list[Invoice]:
-    """Return drafts for these projects in their order, which must be the organization's."""
+    """Return drafts for these projects of the organization, in the order of the ids."""
     ids = list(project_ids)
     parties = {row["project_id"]: row for row in await conn.fetch(_PARTIES, organization_id, ids, start)}
     versions = {stored.version.version: stored.version for stored in await list_versions(conn, organization_id)}

@@ -22,7 +22,7 @@ State = Literal["open", "closed", "invoiced"]
 
 
 class PeriodRow(msgspec.Struct, frozen=True):
-    """A month, by its first day, with what the ledger's sums have of it."""
+    """A month, by its first day, with the number and the cost of its requests."""
 
     start: datetime.date
     closed_at: datetime.datetime | None

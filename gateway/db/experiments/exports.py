@@ -60,8 +60,8 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     engine_us: int
     num_votes: int
     votes: str
-    """JSON: by metric, the sum of the votes in the metric's integers, and their number; a judge's are by the metric and
-    `:judge`."""
+    """JSON: by metric, the sum of the votes in the metric's integers, and their number; a judge's votes are listed
+    under the metric's name and `:judge`."""
 
 
 class FeedbackRow(msgspec.Struct, frozen=True):

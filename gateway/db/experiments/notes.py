@@ -100,7 +100,7 @@ _BEGIN_BATCH = """
 
 
 async def begin_batch(conn: Connection, gateway_id: str, batch: int, age: datetime.timedelta) -> bool:
-    """Tell whether a gateway's batch of notes has yet to be written: False where it was written without its knowledge.
+    """Return True if a gateway's batch of notes is still to be written; False if it is there, unknown to the gateway.
 
     Called in the transaction that writes the batch, before it. batch: the number of the batch, higher than those
     before. age: the longest time for which notes may be missing in the batch.

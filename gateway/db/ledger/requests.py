@@ -114,7 +114,7 @@ _FIND = """
 
 
 async def find_request(conn: Connection, organization_id: str, request_id: str) -> RequestRow | None:
-    """Return a request of the last LOOK_BACK, by its own id or one of its prompts'.
+    """Return a request of the last LOOK_BACK, by its own id or the id of one of its prompts.
 
     Return None where the organization had none.
     """

@@ -118,7 +118,7 @@ INSERT_TIMEOUT_S = 2.0
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
     """Set a limit's max and thresholds, in one transaction. Return (id, whether the limit is new).
 
-    wanted.id is not looked at. Usage of the current window from before counts too: the schema sees to that.
+    wanted.id is ignored. Usage of the current window from before counts too: the schema sees to that.
 
     Raises asyncpg.ForeignKeyViolationError: when the project is not the organization's, or there is no such key.
 

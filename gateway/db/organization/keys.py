@@ -102,7 +102,7 @@ async def create_key(
     owner_user_id: str | None = None,
     owner_service_account_id: str | None = None,
 ) -> KeyRow | None:
-    """Store a key; project_id None makes it an operator's. None if this very key is stored already.
+    """Store a key and return it; None if this very key is stored already. project_id: None for an operator's key.
 
     Raises asyncpg.ForeignKeyViolationError: if the project is not the organization's, or the owner not the project's.
     """

@@ -84,7 +84,7 @@ def _adjustment(line: AdjustmentLine) -> _AdjustmentText:
 
 
 def _money(nanos: int) -> str:
-    """Return an amount of money as exact text, with thousands told apart and a true minus sign."""
+    """Return an amount of money as exact text, with separated thousands and a true minus sign."""
     whole, _, fraction = decimal_text(nanos).partition(".")
     return f"{int(whole.lstrip('-')):,}.{fraction}" if nanos >= 0 else f"−{int(whole.lstrip('-')):,}.{fraction}"
 

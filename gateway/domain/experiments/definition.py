@@ -184,7 +184,7 @@ def check_change(before: Experiment, after: Experiment) -> None:
     shadow arm.
 
     The definitions before and after are valid.
-    Raises InvalidRequest: for the first field that may not change so.
+    Raises InvalidRequest: for the first field that may not change in this way.
     """
     for param in ("name", "model", "unit", "layer", "holdout", "analysis"):
         if getattr(before, param) != getattr(after, param):

@@ -20,7 +20,7 @@ class Crowd:
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
         """Count completions of a tenant that enter the queues; return False, and count nothing, without room.
 
-        A tenant that has nothing inside always may. capacity is the engine's.
+        A tenant without completions in the queues may always enter. capacity: the places of the engine.
         """
         inside = self._inside.get(tenant, 0)
         bound = int(capacity * TENANT_SHARE / self._num_gateways)

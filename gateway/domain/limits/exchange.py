@@ -155,7 +155,7 @@ class Exchange:
     def failed(self) -> None:
         """Undo the exchange, whose end is unknown.
 
-        The leases that PostgreSQL has are at least as large as `held` all the same.
+        The leases in PostgreSQL are at least as large as `held` in either case.
         """
         self._holdings.dirty |= self._amounts.keys()
         for one in self._asks:

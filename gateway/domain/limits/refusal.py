@@ -107,8 +107,8 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
     """Return the headers `x-ratelimit-*` for requests and for tokens.
 
-    The limit shown is the one with the least left among those of the shortest window. `remaining` is what this gateway
-    last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
+    The limit shown is the one with the least left among those of the shortest window. `remaining` is the last amount
+    that this gateway knows. Limits of the whole organization are left out: their rest would show the traffic of its
     other projects.
     """
     chosen: dict[str, tuple[int, int, Entry]] = {}

@@ -134,7 +134,7 @@ Action = Create | Drain | Lose | Switch | GiveUp
 
 
 class NoRoom(ValueError):
-    """The error for a replica that finds no place even if its pool gives up all its others; the message has the sum."""
+    """The error for a replica without a place even if all others of its pool go; the message has each host's memory."""
 
 
 def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:

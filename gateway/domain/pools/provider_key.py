@@ -21,5 +21,5 @@ class ProviderKey(msgspec.Struct, frozen=True):
     secret: str
 
     def __repr__(self) -> str:
-        """Return the key without its secret, whoever prints it."""
+        """Return the key as text without its secret, so that no log shows it."""
         return f"ProviderKey(hint={self.hint!r})"

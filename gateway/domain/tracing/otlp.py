@@ -34,7 +34,7 @@ def encode_request(spans: Iterable[EncodedSpan], resources: Mapping[Service, Att
     """Return the body of a request that exports spans.
 
     resources: the attributes of each process whose spans there are.
-    version: the product's.
+    version: the version of the product.
     """
     scope = _message(1, _text(1, SCOPE) + _text(2, version))
     by_service: dict[Service, list[bytes]] = {}

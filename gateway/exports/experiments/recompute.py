@@ -25,7 +25,7 @@ Mean = dict[str, float]
 
 
 class Tally:
-    """The numbers of an export that formulas need: for all units, or for one segment's."""
+    """The numbers of an export that formulas need: of all units, or of those of one segment."""
 
     def __init__(self, export: dict[str, Any], segment: tuple[str, str] | None = None) -> None:
         definition = export["definition"]

@@ -245,7 +245,7 @@ class StepReader:
 def _extra(generation: Generation, info: ServerInfo) -> dict[str, Any]:
     """Return the fields of sampling that both routes of llama.cpp have beyond OpenAI's.
 
-    All of them are sent, since llama.cpp's own defaults are others: top_k 40 and min_p 0.05.
+    All of them are sent, since llama.cpp's own defaults differ: top_k 40 and min_p 0.05.
     """
     sampling = generation.request.sampling
     return {

@@ -142,7 +142,7 @@ class SglangDriver:
         return StepReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        """Ask for the list of models, which does not tell of adapters."""
+        """Return the served model and its length by the list of models, which shows no adapters."""
         return replace(await self._chat.inspect(server, within_s), adapters=None)
 
 

@@ -91,7 +91,8 @@ async def write_counted(
 ) -> None:
     """Record which votes are in the sums now.
 
-    removed: feedbacks of which they have no vote any more. recounted: units of which they have `counted` alone.
+    removed: feedbacks of which the sums no longer have a vote. recounted: units of which the sums have only votes in
+    `counted`.
     """
     listed = sorted(counted, key=lambda each: (each[1].feedback_id, each[0]))
     ids, experiment_ids = [vote.feedback_id for _, vote in listed], [unit[0] for unit, _ in listed]

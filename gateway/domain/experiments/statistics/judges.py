@@ -24,9 +24,9 @@ class Judged(msgspec.Struct, frozen=True):
 def prediction_powered(labelled: Sums, others: Sums) -> Judged:
     """Return the mean label of an arm from n labelled and N merely judged answers.
 
-    labelled: with each label for y and the judge's score of the same answer for x; these answers were drawn at random.
-    others: with the judge's score of each other answer for y. With f, g the scores: lambda = Cov(y, f) / (Var(f and g)
-    (1 + n/N)), mean = mean(y) + lambda (mean(g) - mean(f)), Var = Var(y - lambda f) / n + lambda**2 Var(g) / N.
+    labelled: sums in which y is a label and x the judge's score of the same answer; these answers were drawn at random.
+    others: sums in which y is the judge's score of each other answer. With f, g the scores: lambda = Cov(y, f) / (Var(f
+    and g) (1 + n/N)), mean = mean(y) + lambda (mean(g) - mean(f)), Var = Var(y - lambda f) / n + lambda**2 Var(g) / N.
     Raises ValueError: when there are fewer than two of either.
     """
     if labelled.n < 2 or others.n < 2:
@@ -43,7 +43,7 @@ def prediction_powered(labelled: Sums, others: Sums) -> Judged:
 
 
 def scores_of(labelled: Sums, others: Sums) -> Sums:
-    """Return the sums of all scores of the judge, with each for y."""
+    """Return the sums of all scores of the judge, in which y is the score."""
     return Sums(labelled.n + others.n, labelled.x + others.y, labelled.xx + others.yy)
 
 

@@ -54,7 +54,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     nodes: Annotated[tuple[Node, ...], Meta(min_length=1)]
     on: tuple[ErrorKind, ...] = USUAL_ERRORS
-    """The errors after which the next branch is tried. Other errors are the client's."""
+    """The errors after which the next branch is tried. Other errors are sent to the client."""
     rounds: Annotated[int, Meta(ge=1, le=4)] = 1
     """The number of times that all branches are tried. A further round begins after a wait, which doubles with each."""
     first_token_ms: Annotated[int, Meta(ge=1, le=600_000)] | None = None
