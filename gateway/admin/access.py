@@ -146,8 +146,8 @@ def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
 def admin_guard(services: AdminServices) -> Guard:
     """Return a guard that leaves the Actor in the request's `auth`.
 
-    The guard raises InvalidApiKey, InvalidCredentials, PermissionDenied, NotFound for what the caller has no part
-    in, or LimitReached for a caller that sends too many requests.
+    The guard raises InvalidApiKey, InvalidCredentials, PermissionDenied, NotFound for a project in which the caller has
+    no part, or LimitReached for a caller that sends too many requests.
     """
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -15,7 +15,7 @@ from gateway.support.host import allow, engine_address, host_keys, link_folder
 
 
 class Door(Protocol):
-    """The way to reach the engines of one machine, and the control of who may."""
+    """The way to reach the engines of one machine, and the control over who may reach them."""
 
     def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
         """Choose the address on which an engine listens. taken: ports that other engines are about to use.
@@ -39,7 +39,7 @@ class SocketDoor:
         return Spot(where, where)
 
     def admit(self, public_keys: Iterable[str]) -> None:
-        """Do nothing: who may open the folder may connect."""
+        """Do nothing: every process that may open the folder may connect."""
 
 
 class LinkDoor:

@@ -210,7 +210,7 @@ class Model(Protocol):
 
         owner: the project whose tokenized turns may be remembered.
 
-        Raises InvalidRequest: for what the template refuses, with param="messages".
+        Raises InvalidRequest: for a conversation that the template refuses, with param="messages".
         """
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:

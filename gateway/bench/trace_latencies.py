@@ -60,7 +60,7 @@ def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The latencies of one gateway at one rate for some seconds, in milliseconds, and its cost."""
+    """The latencies and the processor time of one gateway at one rate for some seconds."""
 
     p50_ms: float
     p99_ms: float

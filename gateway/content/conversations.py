@@ -160,8 +160,8 @@ class Conversations:
     async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
         """Add an answer of a model, with the input that it answers; return whether both were added.
 
-        It takes at most AT_ONCE_S. A conversation that is deleted meanwhile, or full, is the tenant's doing: only items
-        that the database did not take are counted as lost.
+        It takes at most AT_ONCE_S. Items for a conversation that is deleted meanwhile, or full, do not count as lost;
+        items that the database did not take do.
         """
 
         async def work() -> bool:

@@ -12,7 +12,7 @@ Reason = Literal["SPLIT", "TARGETING_MATCH", "DISABLED", "DEFAULT"]
 
 
 class EvaluateFlags(msgspec.Struct, frozen=True):
-    """The facts that an application knows of its user. Fields that are not named here are let pass, as OFREP wants."""
+    """The facts that an application knows about its user. Unknown fields are ignored, as OFREP wants."""
 
     context: dict[str, Any] = {}
     """`targetingKey` names the unit: the same text that requests name. Other fields are not read."""

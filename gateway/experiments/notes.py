@@ -49,7 +49,7 @@ MAX_WRITTEN = 200_000
 """The most units that are remembered as written, so that most are written once. The oldest are forgotten first."""
 
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
-"""The HTTP statuses that count as refusals. With any other, the client left, or the ledger has the request."""
+"""The HTTP statuses that count as refusals. With any other status, the client left, or the ledger has the request."""
 
 Unit = tuple[str, bytes]
 """An experiment, and the digest of a unit."""

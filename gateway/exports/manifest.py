@@ -40,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     """open: rows may still come, and the next export of this period may differ."""
     as_of: str | None
-    """The time of the snapshot of an open period; None for a closed one, of which nothing depends on the moment."""
+    """The time of the snapshot of an open period; None for a closed one, whose rows no longer change."""
     num_rows: int
     """The number of rows of the file; a file for Stripe has several for each row of the ledger."""
     totals: Totals

@@ -134,7 +134,7 @@ class Export:
     async def _credits(self) -> list[ChargeRow]:
         """Return the credits that paid for a month.
 
-        Credits pay for a month as a whole; a day has none, and costs alone are before credits.
+        Credits pay for a month as a whole: a day has none, and costs are shown before credits.
         """
         request = self.request
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):

@@ -24,7 +24,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Sums:
-    """Adds rows up."""
+    """Adds up the rows of an export."""
 
     def __init__(self) -> None:
         self.num_rows = 0

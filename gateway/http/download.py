@@ -18,7 +18,7 @@ async def open_download(name: str, num_bytes: int, pieces: AsyncIterator[bytes])
 
 
 class _Download(ASGIResponse):
-    """The content of a file. A piece that cannot be read ends the connection before the end."""
+    """The content of a file. If a piece cannot be read, the connection is closed before the file's end."""
 
     def __init__(  # the base's fields are of no use
         self, name: str, num_bytes: int, first: bytes, rest: AsyncIterator[bytes]

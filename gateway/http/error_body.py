@@ -62,7 +62,7 @@ OPENAI = Dialect(as_openai)
 
 
 def headers_of(error: GatewayError) -> dict[str, str]:
-    """Return the headers of an error: its own, and those that say when to try again, and whether."""
+    """Return the headers of an error: its own, and those that say whether and when to try again."""
     headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))

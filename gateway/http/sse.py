@@ -104,10 +104,10 @@ async def open_stream(
     encoder: Encoder[T],
     failed: Callable[[GatewayError], bytes] = error_event,
 ) -> ASGIResponse:
-    """Return a streaming reply once its first event exists: what is refused before that keeps its own status.
+    """Return a streaming reply once its first event exists, so that a refusal before that keeps its own status.
 
-    An error after the first event becomes what `failed` makes of the error, and the stream ends without what
-    `encoder` ends with: clients take a clean end for success.
+    After the first event, `failed` makes the last event from an error. The stream then ends without the events of
+    `encoder.end`, since clients take these for success.
     """
     stream = _EventStream(items, encoder, failed)
     await unless_disconnected(call_of(request.scope), stream.begin())

@@ -27,7 +27,7 @@ Period = Annotated[str, Meta(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 
 
 class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A correction of what a tenant pays."""
+    """A correction of the amount that a tenant pays."""
 
     direction: Literal["charge", "refund"]
     """`charge` adds the amount to what the tenant pays, `refund` takes the amount from it."""
@@ -41,7 +41,7 @@ class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdjustmentOut(msgspec.Struct, frozen=True):
-    """A correction of what a tenant pays."""
+    """A correction of the amount that a tenant pays."""
 
     id: str
     cost_nanos: int
@@ -57,7 +57,7 @@ class AdjustmentOut(msgspec.Struct, frozen=True):
 
 
 class AdjustmentController(Controller):
-    """Endpoints for the adjustments of what a project pays."""
+    """Endpoints for corrections of the amounts that a project pays."""
 
     path = "/projects/{project_id:str}/adjustments"
 

@@ -108,7 +108,7 @@ class ExperimentLifeController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.Experiment:
-        """Choose an arm of a stopped experiment. Its model string becomes an alias of what the arm serves."""
+        """Choose an arm of a stopped experiment. The experiment's model string becomes an alias of the arm's model."""
         wanted = await read_body(request, wire.DecideExperiment)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -252,7 +252,7 @@ class DecideExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The arm that everybody gets from now on."""
 
     arm: Name
-    """The name of an arm. The experiment's model string becomes an alias of what this arm serves."""
+    """The name of an arm. The experiment's model string becomes an alias of this arm's model."""
 
 
 class CreateFeedbackMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -136,7 +136,7 @@ class ExperimentPreview(msgspec.Struct, frozen=True):
 
 
 class CalibrateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A wish to split the project's past units at random, again and again, as if experiments had run."""
+    """The simulation of many experiments by random splits of the project's past units."""
 
     metric: MetricName
     """A metric of the ledger, without quantile, or of the project's feedback."""

@@ -58,7 +58,7 @@ async def check_within_own(
 async def check_may_admit(conn: Connection, caller: Actor) -> None:
     """Check that the caller may let people in, with a password or a role, which hold from anywhere and without end.
 
-    Raises PermissionDenied: when the caller is a key that is held to networks or a date.
+    Raises PermissionDenied: when the caller is a key that is held to networks or to a date.
     """
     if (await bounds_of(conn, caller)).is_held:
         raise PermissionDenied(

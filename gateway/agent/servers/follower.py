@@ -92,10 +92,7 @@ class ServerFollower:
 
     @property
     def resident(self) -> list[str]:
-        """Content keys of adapters that a successor has to have: none.
-
-        A server is tried with all adapters that it was started with.
-        """
+        """No content keys: a successor is tried with the adapters that it is started with, whatever this server has."""
         return []
 
     async def stop(self) -> None:

@@ -73,6 +73,6 @@ class Frames:
     def _is_readable(self) -> bool:
         """Tell whether a message waits.
 
-        This takes half the time of receiving in vain, which raises, or of asking by name.
+        This takes half the time of a receive that raises, or of reading the option by its name.
         """
         return bool(cast("int", self._socket.get(zmq.EVENTS)) & _READABLE)

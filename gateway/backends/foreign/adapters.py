@@ -45,7 +45,7 @@ SILENT_BASE = "it answers from the base where an adapter is asked for that it do
 LEAST_DIFFERENCE = 1e-3
 """The least difference of log-probabilities that shows an adapter to answer, and not the base.
 
-By the other requests in a batch, log-probabilities differ by less.
+The other requests in a batch change log-probabilities by less.
 """
 NOT_SHOWN = "with the adapter it says what it says without, so that nothing shows that the adapter answers"
 """The reason why an adapter is not used at a server whose version was not tested."""
@@ -293,7 +293,7 @@ class ServerAdapters:
         await self._way.unload(self._server, digest, UNLOAD_WITHIN_S)
 
     async def _tried(self, digest: str) -> float:
-        """Return the log-probability of one token with an adapter, of the base with "". Raises as `try_out`."""
+        """Return the log-probability of one token with an adapter. digest: "" is the base. Raises as `try_out`."""
         info = self._info()
         assert self._way is not None
         if info is None:

@@ -156,7 +156,7 @@ class ForeignBackend:
         """Try an adapter, as `Backend.probe`.
 
         Raises as `Backend.probe`.
-        Raises Overloaded: when the server was started without the adapter, since others may have it.
+        Raises Overloaded: when the server was started without the adapter, since another server may have it.
         """
         self._condition.check_ready()
         try:

@@ -52,7 +52,7 @@ SHARED_CACHE = "tenants would share its prompt cache, as far as is known, which 
 """The reason why a server of an untested version gets no requests, where tenants' caches have to be separate."""
 
 FIRST_FULL_S, MAX_FULL_S = 0.5, 8.0
-"""Seconds for which a server that has no room is asked after others of its pool: at first, and at most."""
+"""Seconds for which a server without room is asked after others of its pool: the first time, and at most."""
 
 TICK_S = 0.01
 """Seconds by which a timer of the event loop may be early."""

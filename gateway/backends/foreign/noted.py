@@ -21,7 +21,7 @@ class NotedCounts:
         self._attempts[attempt] = None
 
     def note(self) -> None:
-        """Record the new counts of all attempts. To be called before any of what came is read."""
+        """Record the new counts of all attempts. Called before any part that came is read."""
         if self._attempts:
             counts = [attempt.so_far for attempt in self._attempts]
             self._attempts.clear()

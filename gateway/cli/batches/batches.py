@@ -186,7 +186,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _printed(client: InferenceClient, batch: dict[str, Any]) -> int:
-    """Print the output of a batch, and on standard error where to find what failed."""
+    """Print the output of a batch, and on standard error where to find the lines that failed."""
     if batch["output_file_id"] is not None:
         write_out(STANDARD_OUTPUT, client.download(batch["output_file_id"]))
     if batch["error_file_id"] is not None:

@@ -173,7 +173,7 @@ class InferenceClient:
             return answer
 
     def chat_in_experiment(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return an answer, and the header that names its experiment and arm; empty where it is of none."""
+        """Return an answer, and the header that names its experiment and arm, if it is of one."""
         with self._sent("POST", "/v1/chat/completions", json=body) as reply:
             return msgspec.json.decode(reply.read()), reply.headers.get("x-lorikeet-experiment", "")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """A correction of what a tenant pays: a cost without tokens."""
+    """A correction of the amount that a tenant pays: a cost without tokens."""
 
     id: str
     project_id: str

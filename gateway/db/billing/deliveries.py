@@ -32,7 +32,7 @@ _UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 async def try_become_deliverer(conn: Connection) -> bool:
-    """Take the lock to deliver, and return whether this session has it, until `stop_delivering` or its own end."""
+    """Take the lock to deliver; return whether this session has it, until `stop_delivering` or the session's end."""
     return bool(await conn.fetchval(_TRY_LOCK, _LOCK_KEY))
 
 

@@ -95,7 +95,7 @@ async def exposure_rows(conn: Connection, experiment_id: str, arms: list[str]) -
 
 
 async def outcome_rows(conn: Connection, experiment_id: str, arms: list[str]) -> AsyncIterator[list[OutcomeRow]]:
-    """Yield batches of outcomes in the order of digests, of the units of which the ledger has something.
+    """Yield batches of outcomes in the order of digests, of the units that have requests in the ledger.
 
     arms: the names of the arms. Call it within a transaction.
     """

@@ -47,7 +47,7 @@ _KEEP = """
 async def keep_look(
     conn: Connection, experiment_id: str, version: int, days: int, results: Results, *, always: bool = False
 ) -> None:
-    """Store results as a look, unless one was stored within the last minute, or the last one shows the same.
+    """Store results as a look, unless one was stored within the last minute, or the last one shows the same results.
 
     always: True: store them even then, as at a change of the state.
     """

@@ -101,5 +101,5 @@ _FORGET = "DELETE FROM host_tokens WHERE expires_at < clock_timestamp() - $1::in
 
 
 async def forget_tokens(conn: Connection, retention: datetime.timedelta) -> None:
-    """Delete tokens that have been of no use for so long."""
+    """Delete tokens that expired longer than `retention` ago."""
     await conn.execute(_FORGET, retention)

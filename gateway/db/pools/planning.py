@@ -94,7 +94,7 @@ class _Move(msgspec.Struct, frozen=True):
 
 
 def _moves(switch: Switch, pools: Sequence[Pool]) -> list[_Move]:
-    """Return the changes of base, none or one, that a switch of a pool's revision is."""
+    """Return the change of base that a switch of a pool's revision makes; an empty list if the base stays the same."""
     pool = next(each for each in pools if each.id == switch.pool_id)
     former, wanted = (pool.revisions.get(number or 0) for number in (switch.former, switch.revision))
     if former is None or wanted is None or not former.base_digest or not wanted.base_digest:

@@ -84,7 +84,7 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def is_low(self) -> bool:
-        """True if less is free than half of what the slice should have free."""
+        """True if less than half of the amount that the slice should hold free is free."""
         return 2 * self.free < self.keep
 
     @property

@@ -32,7 +32,7 @@ class Prices(Protocol):
     """The prices of models, without I/O."""
 
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
-        """Return an upper bound of what a request that is admitted about now (Unix time in ns) will be billed."""
+        """Return an upper bound of the cost of a request that is admitted at about this Unix time in ns."""
 
     def currency(self, organization_id: str) -> str:
         """Return the currency of an organization's prices in lower case; "usd" where there are none."""

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 Driver = Literal["lorikeet", "openai", "llamacpp", "vllm", "sglang", "tgi", "ollama", "kserve", "lorikeet-gateway"]
 """The kinds of replicas that gateways can speak to. lorikeet: our own engine. openai: any server with OpenAI's chat
 completions. llamacpp: llama.cpp's own server.
-vllm: vLLM's server, or one with its fields. sglang, tgi, ollama: these servers, by their own ways. kserve: Triton with
-the generate extension of the Open Inference Protocol. lorikeet-gateway: the gateway of another Lorikeet."""
+vllm: vLLM's server, or one with its fields. sglang, tgi, ollama: the servers of these names, by their own protocols.
+kserve: Triton with the generate extension of the Open Inference Protocol. lorikeet-gateway: the gateway of another
+Lorikeet."""
 
 OWN_DRIVER: Driver = "lorikeet"
 DRIVERS: tuple[Driver, ...] = get_args(Driver)

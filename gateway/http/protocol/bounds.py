@@ -55,7 +55,7 @@ class Bound(msgspec.Struct, frozen=True):
 class Watch:
     """The timer of one connection. end: called with a bound that is passed, and the last bytes to send.
 
-    Its timer is left alone where the next deadline is later, as it is for most requests, and set anew when it ends.
+    The timer is not moved where the next deadline is later, as it is for most requests, but set anew when it ends.
     """
 
     def __init__(self, end: Callable[[Bound, bytes], None]) -> None:
