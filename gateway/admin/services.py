@@ -40,7 +40,7 @@ from gateway.tenancy.passkeys import Passkeys
 from gateway.tenancy.passwords import Passwords
 
 REQUESTS_PER_S, REQUESTS_BURST = 50.0, 3000.0
-"""Requests of one key or person to the admin API of one gateway process."""
+"""The requests per second, and at once, of one key or person to the admin API of one gateway process."""
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,10 +62,10 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     input: list[LoggedMessage]
     input_truncated: bool
-    """True if the input was longer."""
+    """True if the end of the input was cut off."""
     output: list[LoggedChoice]
     output_truncated: bool
-    """True if the output was longer."""
+    """True if the end of the output was cut off."""
 
 
 class _Room:

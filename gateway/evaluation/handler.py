@@ -33,7 +33,7 @@ from gateway.http.shape import Example, shape
 from gateway.support.pace import Pace
 
 VOTES_PER_S, VOTES_BURST = 2_000.0, 10_000.0
-"""The votes that one project may send to one gateway."""
+"""The votes per second, and at once, that one project may send to one gateway."""
 READS_PER_S, READS_BURST = 50.0, 200.0
 
 _CREATE = msgspec.json.Decoder(CreateFeedback)

@@ -29,7 +29,7 @@ from gateway.routing.experiments import RunningExperiment
 from gateway.support.pace import Pace
 
 PER_S, BURST = 200.0, 1_000.0
-"""The evaluations that one project may ask one gateway for."""
+"""The evaluations per second, and at once, that one project may ask one gateway for."""
 
 _BODY = msgspec.json.Decoder(EvaluateFlags)
 _EXAMPLE = Example(body={"context": {"targetingKey": "ann@example.com"}})

@@ -77,7 +77,7 @@ class AdjustmentController(Controller):
     async def adjust(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> AdjustmentOut:
-        """Add an adjustment, which corrects what a project pays."""
+        """Add an adjustment, which corrects the amount that a project pays."""
         wanted = await read_body(request, Adjust)
         check_name(wanted.reason, "reason")
         async with services.database.transaction() as conn:

@@ -18,7 +18,7 @@ TIMEOUT_S = 1800
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add the flags `--wait` and its like to the parser."""
+    """Add the flags about waiting, such as `--wait`, to the parser."""
     parser.add_argument(
         "--wait", action="store_true", help="show progress until the pool is as wanted, or the change has failed"
     )

@@ -64,7 +64,7 @@ class Pieces(msgspec.Struct, frozen=True):
 
     pieces: list[Piece]
     back_to: datetime.datetime | None
-    """The instant back to which was searched; None where everything was."""
+    """The earliest instant that was searched; None if all of the time asked for was."""
 
 
 async def pieces_with(

@@ -58,7 +58,7 @@ _GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = 
 
 
 async def get_organization(conn: Connection, organization_id: str) -> OrganizationRow:
-    """Return an organization, which exists."""
+    """Return an organization that is known to exist."""
     row = await conn.fetchrow(_GET, organization_id)
     assert row is not None, "organizations are never deleted"
     return OrganizationRow(**row)

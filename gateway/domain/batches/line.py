@@ -31,7 +31,7 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_attempt(self) -> int:
-        """Return the number of the first attempt at this beginning."""
+        """Return the number of the first attempt since the line was begun last."""
         return self.begun * ATTEMPTS_PER_BEGIN
 
 

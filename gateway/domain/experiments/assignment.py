@@ -45,7 +45,7 @@ OPEN_FEATURE_REASONS: dict[Reason, str] = {
     "no_unit": "default",
     "paused": "disabled",
 }
-"""The reason in OpenFeature's words, in lower case, by ours."""
+"""The reason in OpenFeature's words, in lower case, for each of our reasons."""
 
 
 class Exposed(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ LABELS_PER_UNIT = 1 / 20
 LEAST_LABELS = 20
 
 _JUDGE, _BOTH = ":judge", ":both"
-"""Endings that no metric's own name has."""
+"""The ends of the keys that `judge_key` and `both_key` return; no metric's name ends so."""
 
 
 def judge_key(metric: str) -> str:
