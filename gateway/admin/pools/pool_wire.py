@@ -124,8 +124,8 @@ class ReplicaServer(msgspec.Struct, frozen=True):
     open_for_seconds: float
     """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
     num_unbelieved: int
-    """Number of the last 50 usages that the server reported and that cannot be true. At ten it gets no requests for a
-    minute."""
+    """Number of the last 50 usages that the server reported and that cannot be true. At ten, the server gets no
+    requests for a minute."""
     distrusted_for_seconds: float
     """Seconds for which the server gets no requests for that reason; 0 where it is trusted."""
     version: str | None
