@@ -124,10 +124,13 @@ class RunningLines:
         except FAILURES as error:  # whether lines were claimed is not known: all that are begin anew after the rest
             await self._wait_for_database(error)
             return
+        full = set[str]()  # base models without a place for a line now
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
-            place = self._tools.feed.take(line.model, self._asker)
+            base = base_of(line.model)
+            place = None if base in full else self._tools.feed.take(line.model, self._asker)
             if place is None:
+                full.add(base)
                 self._claimed.append(line)
                 continue
             terms = BatchLine(
