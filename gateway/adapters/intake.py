@@ -81,7 +81,7 @@ is asked, and some stores are far away."""
 log = structlog.get_logger(__name__)
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ImportedVersion(msgspec.Struct, frozen=True):
     """The result of an import: the version of an adapter that has its content."""
 
     adapter_id: str
@@ -120,7 +120,7 @@ class Intake:
         self._referring = asyncio.Semaphore(MAX_REFERRING)
         self._leftovers = Leftovers()
 
-    async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
+    async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> ImportedVersion:
         """Make an import in the state 'uploaded' a version: inspect its content, store it, and probe the version.
 
         The import's end is recorded on it, whatever the end is.
@@ -163,7 +163,7 @@ class Intake:
             )
         if version.state == "rejected":
             raise _rejected(version.reason or "The engine refused the adapter.")
-        return Taken(put.adapter_id, put.version, version.state, put.changed)
+        return ImportedVersion(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
         """Inspect the content, keep it in the store and make the version that refers to it.

@@ -70,8 +70,8 @@ class Round(msgspec.Struct, frozen=True):
     num_errors: int
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """All rounds of one way to export traces."""
+class Measurement(msgspec.Struct, frozen=True):
+    """The measurement of one way to export traces: all of its rounds."""
 
     rounds: Sequence[Round]
 
@@ -108,17 +108,17 @@ def print_latencies(args: argparse.Namespace) -> bool:
     with ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         installations = _installations(stack, args)
         for rate in args.rates:
-            seen = runner.run(_measure(installations, rate, args))
-            for name, each in seen.items():
+            measurements = runner.run(_measure(installations, rate, args))
+            for name, each in measurements.items():
                 sys.stdout.write(each.line(name, rate))
-            good = _judge(seen, rate) and good
+            good = _judge(measurements, rate) and good
     return good
 
 
-def _judge(seen: Mapping[str, Seen], rate: float) -> bool:
-    bound_ms = seen[ANSWERING].worst_p99_ms
-    late = [name for name, each in seen.items() if name not in (WITHOUT, ANSWERING) and each.p99_ms > bound_ms]
-    failed = [name for name, each in seen.items() if any(round_.num_errors for round_ in each.rounds)]
+def _judge(measurements: Mapping[str, Measurement], rate: float) -> bool:
+    bound_ms = measurements[ANSWERING].worst_p99_ms
+    late = [name for name, each in measurements.items() if name not in (WITHOUT, ANSWERING) and each.p99_ms > bound_ms]
+    failed = [name for name, each in measurements.items() if any(round_.num_errors for round_ in each.rounds)]
     verdict = "FAIL" if late or failed else "PASS"
     why = f"; later: {', '.join(late) or 'none'}; with errors: {', '.join(failed) or 'none'}"
     sys.stdout.write(f"{verdict} at {rate:g}/s: p99 within {bound_ms:.2f} ms whatever the collector does{why}\n")
@@ -151,12 +151,14 @@ def _installations(stack: ExitStack, args: argparse.Namespace) -> dict[str, Inst
     return found
 
 
-async def _measure(installations: Mapping[str, Installation], rate: float, args: argparse.Namespace) -> dict[str, Seen]:
+async def _measure(
+    installations: Mapping[str, Installation], rate: float, args: argparse.Namespace
+) -> dict[str, Measurement]:
     rounds: dict[str, list[Round]] = {name: [] for name in installations}
     for number in range(args.rounds):
         for name in sorted(installations, key=lambda name: random.Random(f"{number}{name}").random()):  # noqa: S311
             rounds[name].append(await _round(installations[name], rate, args, number))
-    return {name: Seen(each) for name, each in rounds.items()}
+    return {name: Measurement(each) for name, each in rounds.items()}
 
 
 async def _round(installation: Installation, rate: float, args: argparse.Namespace, number: int) -> Round:

@@ -22,7 +22,7 @@ REPLY_TIMEOUT_S = 300.0
 PAGE_LIMIT = 100
 
 
-class Refused(CommandFailed):
+class RequestRefused(CommandFailed):
     """The error for a request that the server refused.
 
     code: the server's error code. retry_after_s: seconds until another try; None if the server does not say.
@@ -45,7 +45,7 @@ def tls_for(url: str) -> ssl.SSLContext | bool:
 class AdminClient:
     """A client, used as a context manager.
 
-    Every method raises ServerUnreachable, or Refused with the server's own words.
+    Every method raises ServerUnreachable, or RequestRefused with the server's own words.
     """
 
     def __init__(self, url: str, key: str, path: str = ADMIN_PATH) -> None:
@@ -182,7 +182,7 @@ class AdminClient:
             ) from None
 
     def _refuse(self, reply: httpx.Response) -> NoReturn:
-        """Raise the error for a reply that refuses: Refused, or CommandFailed where the server is not Lorikeet."""
+        """Raise RequestRefused for a reply that refuses, or CommandFailed where the server is not Lorikeet."""
         body = _json_object(reply)
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
@@ -191,7 +191,9 @@ class AdminClient:
                 "no error message of Lorikeet"
             )
         seconds = reply.headers.get("retry-after", "")
-        raise Refused(str(refusal["message"]), refusal.get("code"), float(seconds) if seconds.isdecimal() else None)
+        raise RequestRefused(
+            str(refusal["message"]), refusal.get("code"), float(seconds) if seconds.isdecimal() else None
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.db.ledger.journals import LIVING_FOR, LOST_AFTER
 from gateway.db.migrate import missing_scripts
 from gateway.db.schema_files import BASELINE, MigrationRefused
-from gateway.domain.upgrade import Change, Journal, Kind, Part, Pool, Seen, Software, taken_away
+from gateway.domain.upgrade import Change, InstallationState, Journal, Kind, Part, Pool, Software, taken_away
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ _UNTENDED = """
 """
 
 
-async def see_installation(conn: Connection) -> Seen:
+async def read_installation(conn: Connection) -> InstallationState:
     """Return the running parts, the work in progress, and the scripts that the schema lacks, all at one moment."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         try:
@@ -67,9 +67,9 @@ async def see_installation(conn: Connection) -> Seen:
             missing, refusal = [], str(error)
         changes = [Change(script.name, _taken_away(script.name, script.sql)) for script in missing]
         if any(change.name == BASELINE for change in changes):
-            return Seen(changes=changes)  # an empty database, or one from before pools
+            return InstallationState(changes=changes)  # an empty database, or one from before pools
         gateways = await conn.fetch(_GATEWAYS, LIVING_FOR)
-        return Seen(
+        return InstallationState(
             changes=changes,
             refusal=refusal,
             parts=[

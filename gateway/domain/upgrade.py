@@ -60,7 +60,7 @@ class Change(msgspec.Struct, frozen=True):
     """The SQL statements after which gateways of the version before may fail."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class InstallationState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an installation as read from its database."""
 
     changes: list[Change] = []
@@ -185,16 +185,20 @@ def _takes_away(action: str) -> bool:
     return _DEMANDING.match(action) is not None and not _FILLED.search(action)
 
 
-def report(seen: Seen, ours: Software) -> Report:
+def report(installation: InstallationState, ours: Software) -> Report:
     """Return the obstacles to an upgrade to a version, and the steps that are left."""
-    return Report(ours, [*_schema(seen), *_skew(seen.parts, ours), *_moving(seen)], _steps(seen, ours))
+    return Report(
+        ours,
+        [*_schema(installation), *_skew(installation.parts, ours), *_moving(installation)],
+        _steps(installation, ours),
+    )
 
 
-def _schema(seen: Seen) -> Iterable[Finding]:
-    if seen.refusal:
-        yield Finding("schema_refused", True, seen.refusal)
-    num_gateways = sum(part.kind == "gateway" for part in seen.parts)
-    for change in seen.changes:
+def _schema(installation: InstallationState) -> Iterable[Finding]:
+    if installation.refusal:
+        yield Finding("schema_refused", True, installation.refusal)
+    num_gateways = sum(part.kind == "gateway" for part in installation.parts)
+    for change in installation.changes:
         if change.takes_away and num_gateways:
             yield Finding(
                 "migration_takes_away",
@@ -202,7 +206,7 @@ def _schema(seen: Seen) -> Iterable[Finding]:
                 f"migration {change.name} takes away what older gateways use ({'; '.join(change.takes_away)}): "
                 f"stop all {num_gateways} gateways before `lorikeet migrate`",
             )
-    for journal in seen.journals:
+    for journal in installation.journals:
         yield Finding(
             "journal_unread",
             True,
@@ -237,8 +241,8 @@ def _skew(parts: Sequence[Part], ours: Software) -> Iterable[Finding]:
         yield Finding("one_gateway", False, message)
 
 
-def _moving(seen: Seen) -> Iterable[Finding]:
-    for pool in seen.pools:
+def _moving(installation: InstallationState) -> Iterable[Finding]:
+    for pool in installation.pools:
         if pool.is_changing:
             yield Finding("pool_changing", True, f"pool {pool.name} is changing to another revision: wait for its end")
         elif pool.num_ready < pool.num_wanted:
@@ -247,20 +251,20 @@ def _moving(seen: Seen) -> Iterable[Finding]:
         if pool.num_draining:
             message = f"{pool.num_draining} replicas of pool {pool.name} drain: wait for their end"
             yield Finding("pool_draining", True, message)
-    for name in seen.untended_hosts:
+    for name in installation.untended_hosts:
         yield Finding(
             "host_untended", False, f"no agent runs on host {name}: its engines are neither watched nor replaced"
         )
-    for name in seen.drained_hosts:
+    for name in installation.drained_hosts:
         yield Finding("host_drained", False, f"host {name} is drained: nothing starts there")
 
 
-def _steps(seen: Seen, ours: Software) -> list[Step]:
-    names = [change.name for change in seen.changes]
+def _steps(installation: InstallationState, ours: Software) -> list[Step]:
+    names = [change.name for change in installation.changes]
     steps = [Step("schema", 0 if names else 1, 1, names)]
     kinds: dict[StepName, Kind] = {"gateways": "gateway", "agents": "agent", "engines": "engine"}
     for step, kind in kinds.items():
-        parts = [part for part in seen.parts if part.kind == kind]
+        parts = [part for part in installation.parts if part.kind == kind]
         left = [part.name for part in parts if part.software != ours]
         steps.append(Step(step, len(parts) - len(left), len(parts), left))
     return steps

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.experiments.events import Taken, UnitId, lock, take, try_lock
+from gateway.db.experiments.events import QueuedEvent, UnitId, lock, take, try_lock
 from gateway.db.experiments.feedback.counts import Difference, differences, drop_withdrawn, write_counted
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums.adding import add_total
@@ -102,7 +102,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     return Counted(len(taken), frozenset(scopes), frozenset(new_units))
 
 
-def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: Mapping[str, Scope]) -> None:
+def _add_requests(units: dict[UnitId, _Unit], taken: Collection[QueuedEvent], scopes: Mapping[str, Scope]) -> None:
     """Add requests to their units' states. Units whose rows correct what is known are marked to be recounted."""
     for event in taken:
         scope = scopes.get(event.experiment_id)

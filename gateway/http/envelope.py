@@ -40,7 +40,7 @@ from gateway.http.request.head_method import HeadReply, as_get, with_head
 from gateway.http.request.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
-from gateway.observability.refusals import Refusals, Refused
+from gateway.observability.refusals import Refusals, RefusedRequest
 from gateway.observability.tracing.trace import UNTRACED, BeginTrace, Traced, passed_on
 
 log = structlog.get_logger(__name__)
@@ -296,13 +296,15 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refused:
+def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> RefusedRequest:
     key = None
     if not call.tenant:  # whose key was refused itself
         given = authorization_of(scope)
         parsed = parse_key(given.partition(" ")[2].strip()) if given is not None else None
         key = parsed.sha256 if parsed is not None else None
-    return Refused(call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error)
+    return RefusedRequest(
+        call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error
+    )
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:

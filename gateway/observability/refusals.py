@@ -34,7 +34,7 @@ STATUSES = frozenset({400, 401, 403, 404, 409, 413, 415, 422, 429, 503})
 """The statuses of refusals; others are failures while a request ran."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedRequest(msgspec.Struct, frozen=True):
     """A request that was refused."""
 
     request_id: str
@@ -97,7 +97,7 @@ class Refusals(Worker):
         await super().stop()
         await self.flush()
 
-    def add(self, refused: Refused) -> None:
+    def add(self, refused: RefusedRequest) -> None:
         """Count a refused request.
 
         Errors of other statuses, and refusals of callers with neither project nor key, do not count.

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.adapters.cooldown import check_not_paused
-from gateway.adapters.intake import Taken
+from gateway.adapters.intake import ImportedVersion
 from gateway.adapters.uploads import OFFSET_HEADER
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapters.adapter_wire import AdapterImport, PutAdapter, import_wire
@@ -173,14 +173,14 @@ class AdapterImportController(Controller):
             return await _answer_again(services, row)
         try:
             content = await services.lifecycle.uploads.as_announced(mine)
-            taken = await services.lifecycle.intake.take_in(mine, content, again="receiving")
+            imported = await services.lifecycle.intake.take_in(mine, content, again="receiving")
         except UploadsPaused:
             raise  # it may be completed later
         except BaseException:
             services.lifecycle.uploads.discard(mine)
             raise
         services.lifecycle.uploads.discard(mine)
-        return await put_answer(services, caller.organization_id, project_id, mine.name, taken)
+        return await put_answer(services, caller.organization_id, project_id, mine.name, imported)
 
     @delete("/{import_id:str}", status_code=200, opt=needs("adapters.write"))
     async def cancel_adapter_import(
@@ -219,8 +219,8 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
         raise Conflict("The adapter version that this import made was deleted.", param="import_id")
     if version.state == "rejected":
         raise InvalidRequest(version.reason or "", param="file", code="adapter_rejected")
-    taken = Taken(row.adapter_id, row.version, version.state, changed=False)
-    return await put_answer(services, row.author.organization_id, row.project_id, row.name, taken)
+    imported = ImportedVersion(row.adapter_id, row.version, version.state, changed=False)
+    return await put_answer(services, row.author.organization_id, row.project_id, row.name, imported)
 
 
 async def _existing(conn: Connection, project_id: str, import_id: str) -> ImportRow:

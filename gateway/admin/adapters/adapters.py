@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from adapters.ref import check_adapter_name
 from gateway.adapters.cooldown import check_not_paused, import_over
-from gateway.adapters.intake import Taken
+from gateway.adapters.intake import ImportedVersion
 from gateway.adapters.presence import heartbeats
 from gateway.adapters.verify import Verification
 from gateway.adapters.workspace import workspace
@@ -105,8 +105,8 @@ class AdapterController(Controller):
         begun = await _begin_upload(request, services, caller, project_id)
         async with workspace(services.store) as folder:
             row, content = await _receive(request, services, caller, begun, folder)
-            taken = await services.lifecycle.intake.take_in(row, content)
-        return Response(await put_answer(services, caller.organization_id, project_id, row.name, taken))
+            version = await services.lifecycle.intake.take_in(row, content)
+        return Response(await put_answer(services, caller.organization_id, project_id, row.name, version))
 
     @get("/{name:str}", opt=needs("adapters.read"))
     async def get_adapter(
@@ -320,7 +320,7 @@ async def check_storage(
 
 
 async def put_answer(
-    services: AdminServices, organization_id: str, project_id: str, name: str, taken: Taken
+    services: AdminServices, organization_id: str, project_id: str, name: str, imported: ImportedVersion
 ) -> PutAdapter:
     """Return the answer to an upload.
 
@@ -332,9 +332,9 @@ async def put_answer(
         raise no_such_adapter(name)
     return PutAdapter(
         **adapter_fields(row, services.bases, organization_id),
-        uploaded_version=taken.version,
-        version_state=taken.state,
-        changed=taken.changed,
+        uploaded_version=imported.version,
+        version_state=imported.state,
+        changed=imported.changed,
     )
 
 

@@ -142,7 +142,7 @@ class PriceController(Controller):
                     discounts=discounts,
                     effective_at=_instant(wanted.effective_at),
                 )
-            except prices.Refused as error:
+            except prices.InvalidPriceVersion as error:
                 raise wrong_value(error.field, str(error)) from None
             after = _wire(stored)
             await audit.record(

@@ -32,7 +32,7 @@ class VersionRange(msgspec.Struct, frozen=True):
     last: tuple[int, ...] = ()
     """The newest version, as far as its numbers go: (0, 32) stands for all of 0.32. () where builds come daily."""
 
-    def note(self, version: str) -> str:
+    def untested_reason(self, version: str) -> str:
         """Return a sentence about a version outside of this range; "" for one within, or one without a number."""
         found = tuple(int(each[:9]) for each in re.findall(r"\d+", version))
         is_known = self.least <= found[: len(self.least)] and found[: len(self.last)] <= self.last

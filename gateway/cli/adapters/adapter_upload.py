@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from adapters.errors import AdapterRejected
 from adapters.safe_file import open_regular
 from adapters.store import FILE_NAMES
-from gateway.cli.client import Refused
+from gateway.cli.client import RequestRefused
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.parts import id_part
 
@@ -51,7 +51,7 @@ def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict
     while True:
         try:
             return ask()
-        except Refused as error:
+        except RequestRefused as error:
             wait_s = error.retry_after_s or 0.0
             waited_s += wait_s
             if error.code != PAUSED or not wait_s or waited_s > MAX_PAUSED_S:
@@ -130,8 +130,8 @@ class Upload:
                 before = self._reached
                 try:
                     return unless_paused(lambda: self._go_on(imported, archive), self._progress)
-                except (ServerUnreachable, Refused) as error:
-                    if isinstance(error, Refused) and error.code not in TRANSIENT:
+                except (ServerUnreachable, RequestRefused) as error:
+                    if isinstance(error, RequestRefused) and error.code not in TRANSIENT:
                         raise
                     # An upload that makes progress may break often.
                     num_failed = num_failed + 1 if self._reached == before else 1
@@ -167,7 +167,7 @@ class Upload:
         """Send the rest of an archive, from the offset that the server has, and complete the import.
 
         Raises ServerUnreachable: when the server does not answer.
-        Raises Refused: when the server refuses the import or a piece.
+        Raises RequestRefused: when the server refuses the import or a piece.
         """
         known = self._client.get(imported)
         while known["state"] == "uploaded":  # an answer was lost, and the server is working on the import

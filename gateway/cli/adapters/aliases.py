@@ -42,14 +42,14 @@ def register(verbs: Verbs) -> None:
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient, Refused
+    from gateway.cli.client import AdminClient, RequestRefused
 
     target, name = _target(arguments.version), name_part(arguments.name, "alias")
     with AdminClient.of(environ) as client:
         path = f"{client.tenant_path(arguments.tenant)}/aliases"
         try:
             alias = client.post(f"{path}/{name}", json=target)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.code != "not_found":
                 raise
             alias = client.post(path, json={"name": name} | target)

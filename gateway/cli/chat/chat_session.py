@@ -7,7 +7,7 @@ from typing import TextIO
 
 from gateway.cli.chat.conversation import Conversation
 from gateway.cli.chat.inference import InferenceClient, Usage
-from gateway.cli.client import Refused
+from gateway.cli.client import RequestRefused
 from gateway.cli.errors import EXIT_OK, CommandFailed, is_text, one_line
 
 HELP = """\
@@ -153,7 +153,7 @@ class Session:
         else:
             try:
                 self._switch(f"{base}:{name}")
-            except Refused as refused:
+            except RequestRefused as refused:
                 if refused.code != "model_not_found":
                     raise
                 self._switch(name)

@@ -11,7 +11,15 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, checked_key, read_url, server_url, tls_for
+from gateway.cli.client import (
+    CONNECT_TIMEOUT_S,
+    REPLY_TIMEOUT_S,
+    RequestRefused,
+    checked_key,
+    read_url,
+    server_url,
+    tls_for,
+)
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.cli.parts import checked_path
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
@@ -143,7 +151,7 @@ def _demo_key(settings: Settings, url: str) -> str | None:
 class InferenceClient:
     """A client, used as a context manager.
 
-    Every method raises ServerUnreachable, or Refused with words that say what to do.
+    Every method raises ServerUnreachable, or RequestRefused with words that say what to do.
     """
 
     def __init__(self, access: Access) -> None:
@@ -263,6 +271,6 @@ class InferenceClient:
         self._http.close()
 
 
-def _refused(error: _Error, wait: str = "") -> Refused:
+def _refused(error: _Error, wait: str = "") -> RequestRefused:
     advice = _ADVICE.get(error.code or "", wait)
-    return Refused(f"{error.message.rstrip('.')}. ({advice})" if advice else error.message, error.code)
+    return RequestRefused(f"{error.message.rstrip('.')}. ({advice})" if advice else error.message, error.code)

@@ -111,11 +111,11 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _is_known(client: AdminClient, tenant_path: str, model: str) -> bool:
     """Tell whether a tenant has a model now; True where the caller may not ask. A key may come before its model."""
-    from gateway.cli.client import Refused
+    from gateway.cli.client import RequestRefused
 
     try:
         client.post(f"{tenant_path}/plans/explain", json={"model": model})
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.code != "model_not_found"
     return True
 

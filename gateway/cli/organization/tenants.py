@@ -93,11 +93,11 @@ def register(verbs: Verbs) -> None:
 
 @over_admin
 def _create(arguments: argparse.Namespace, client: AdminClient) -> int:
-    from gateway.cli.client import Refused
+    from gateway.cli.client import RequestRefused
 
     try:
         project, created = client.post("/projects", json={"name": arguments.name}), True
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.code != "conflict":
             raise
         project, created = client.get("/projects", name=arguments.name)["data"][0], False

@@ -76,7 +76,7 @@ def register(verbs: Verbs) -> None:
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient, Refused
+    from gateway.cli.client import AdminClient, RequestRefused
 
     body = {"email": arguments.email, "name": arguments.name, "role": arguments.role}
     if arguments.password_stdin:
@@ -84,7 +84,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         try:
             user, created = client.post("/users", json=body), True
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.code != "conflict":
                 raise
             found = client.get("/users", email=arguments.email)["data"]

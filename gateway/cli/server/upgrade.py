@@ -64,12 +64,12 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 async def _look(dsn: str) -> Report:
     from engine.protocol import protocol_text
     from engine.version import VERSION
-    from gateway.db.parts import see_installation
+    from gateway.db.parts import read_installation
     from gateway.db.pool import Database
     from gateway.domain.upgrade import Software, report
 
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        return report(await see_installation(conn), Software(VERSION, protocol_text()))
+        return report(await read_installation(conn), Software(VERSION, protocol_text()))
 
 
 def _wire(found: Report) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class StoredVersion(msgspec.Struct, frozen=True):
     version: Version
 
 
-class Refused(Exception):
+class InvalidPriceVersion(Exception):
     """The error for a wrong version of the price book. field: the wrong part."""
 
     def __init__(self, field: str, reason: str) -> None:
@@ -137,23 +137,25 @@ async def add_version(
 ) -> StoredVersion:
     """Store the next version, in the caller's transaction. effective_at None: as soon as it can be.
 
-    Raises Refused: when the currency or the time does not fit the versions before.
+    Raises InvalidPriceVersion: when the currency or the time does not fit the versions before.
     Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     await hold_ledger(conn)  # usage that was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):
-        raise Refused("currency", f"all versions of the prices are in '{latest['currency']}', which cannot be changed")
+        raise InvalidPriceVersion(
+            "currency", f"all versions of the prices are in '{latest['currency']}', which cannot be changed"
+        )
     earliest: datetime.datetime = _whole_second(latest["now"] + LEAD) if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
         known, is_pending = _shown(latest["effective_at"]), latest["effective_at"] > latest["now"]
         way_out = (
             f"will be in force from {known}; withdraw that one first" if is_pending else f"is in force from {known}"
         )
-        raise Refused("effective_at", f"it must follow version {latest['version']}, which {way_out}")
+        raise InvalidPriceVersion("effective_at", f"it must follow version {latest['version']}, which {way_out}")
     if effective_at is not None and effective_at < earliest:
-        raise Refused("effective_at", f"it must be {_shown(earliest)} or later")
+        raise InvalidPriceVersion("effective_at", f"it must be {_shown(earliest)} or later")
     version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest
     await conn.execute(_INSERT, version_id, organization_id, number, currency, since)
     columns = [list(column) for column in zip(*map(msgspec.structs.astuple, entries), strict=True)]

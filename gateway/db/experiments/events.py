@@ -59,8 +59,8 @@ class UsageRow(msgspec.Struct, frozen=True):
     latency_ms: float | None
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """An event that was taken from the queue, with the facts about its request."""
+class QueuedEvent(msgspec.Struct, frozen=True):
+    """An event that was taken from the queue of events that wait to be counted, with the facts about its request."""
 
     kind: Literal["usage", "refusal", "feedback"]
     experiment_id: str
@@ -97,9 +97,9 @@ _TAKE = """
 """
 
 
-async def take(conn: Connection, most: int) -> list[Taken]:
+async def take(conn: Connection, most: int) -> list[QueuedEvent]:
     """Take the oldest events off the queue and return them, oldest first, in a transaction that has the lock."""
-    return [_taken(row) for row in await conn.fetch(_TAKE, most)]
+    return [_queued_event(row) for row in await conn.fetch(_TAKE, most)]
 
 
 _DROP_OLDEST = (
@@ -116,11 +116,11 @@ async def drop_oldest(conn: Connection) -> str | None:
     return experiment_id
 
 
-def _taken(row: Any) -> Taken:
+def _queued_event(row: Any) -> QueuedEvent:
     kind, experiment_id, feedback_id, digest, *rest = row
     request = Request(*[*rest[:6], tuple(rest[6])]) if digest is not None else None
     usage = UsageRow(*rest[7:]) if kind == "usage" else None
-    return Taken(kind, experiment_id, feedback_id, digest, request, usage)
+    return QueuedEvent(kind, experiment_id, feedback_id, digest, request, usage)
 
 
 class Waiting(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.db.billing.prices import Refused, list_versions
+from gateway.db.billing.prices import InvalidPriceVersion, list_versions
 from gateway.domain.billing.book import Entry, Version, in_force, most_of
 from gateway.domain.billing.money import decimal_text
 from gateway.domain.billing.pricing import Cost, Rates, cost
@@ -164,13 +164,13 @@ async def test_a_version_follows_the_one_before_it_and_never_reaches_what_was_pr
         assert [each.version.version for each in await list_versions(conn, books.organization_id)] == [2, 1]
     assert second.version.effective_ns - first.version.effective_ns >= 20 * 10**9
     for seconds in (0, 15):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(InvalidPriceVersion) as refused:
             wanted = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             await books.set_prices([FLAT], effective_at=wanted)
         assert refused.value.field == "effective_at"
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     assert (await books.set_prices([FLAT], effective_at=later)).version.version == 3
-    with pytest.raises(Refused, match="it must follow version 3"):
+    with pytest.raises(InvalidPriceVersion, match="it must follow version 3"):
         await books.set_prices([FLAT])
 
 

@@ -10,7 +10,7 @@ from engine.protocol import protocol_text
 from engine.version import VERSION
 from gateway.db.ledger.journals import report_journal
 from gateway.db.migrate import migrate
-from gateway.db.parts import see_installation
+from gateway.db.parts import read_installation
 from gateway.db.pool import Database
 from gateway.db.pools.hosts import claim_host
 from gateway.db.pools.replicas import begin_start, create_replica, move_replica, note_software
@@ -49,18 +49,18 @@ async def furnish(database: Database) -> str:
 async def test_everything_that_runs_is_seen_with_its_version(database: Database) -> None:
     replica_id = await furnish(database)
     async with database.acquire() as conn:
-        seen = await see_installation(conn)
-    assert (seen.changes, seen.refusal) == ([], "")
-    assert seen.parts == [
+        installation = await read_installation(conn)
+    assert (installation.changes, installation.refusal) == ([], "")
+    assert installation.parts == [
         Part("gateway", "machine:/data/journal/0", OURS),
         Part("agent", "machine", OURS),
         Part("engine", replica_id, Software("0.0.9", "3.0")),
     ]
-    assert [(each.id, each.open_requests, each.folder) for each in seen.journals] == [
+    assert [(each.id, each.open_requests, each.folder) for each in installation.journals] == [
         ("lost", 3, "other:/data/journal/0")
     ]
-    assert seen.pools == [Pool("tiny", num_wanted=1, num_ready=1, num_draining=0, is_changing=False)]
-    assert (seen.drained_hosts, seen.untended_hosts) == ([], [])
+    assert installation.pools == [Pool("tiny", num_wanted=1, num_ready=1, num_draining=0, is_changing=False)]
+    assert (installation.drained_hosts, installation.untended_hosts) == ([], [])
 
 
 async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
@@ -71,7 +71,7 @@ async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
         await conn.execute("UPDATE replicas SET state = 'draining'")
         await conn.execute("UPDATE hosts SET is_drained = true, lease_until = '-infinity'")
     async with database.acquire() as conn:
-        found = await see_installation(conn)
+        found = await read_installation(conn)
     assert found.pools == [Pool("tiny", num_wanted=2, num_ready=0, num_draining=1, is_changing=True)]
     assert (found.drained_hosts, found.untended_hosts) == (["machine"], ["machine"])
 
@@ -83,23 +83,23 @@ async def test_the_schema_before_the_newest_columns_is_read_as_well(database: Da
         for table in ("hosts", "journals", "replicas"):
             await conn.execute(f"ALTER TABLE {table} DROP COLUMN protocol, DROP COLUMN IF EXISTS version CASCADE")
         await conn.execute("DELETE FROM schema_migrations WHERE name BETWEEN '0068_versions_of_parts' AND '9999'")
-        seen = await see_installation(conn)
-    assert [change.name for change in seen.changes][:1] == ["0068_versions_of_parts"]
-    assert [part.software for part in seen.parts] == [Software(None, None)] * 3
-    assert seen.parts[2].name == replica_id
+        installation = await read_installation(conn)
+    assert [change.name for change in installation.changes][:1] == ["0068_versions_of_parts"]
+    assert [part.software for part in installation.parts] == [Software(None, None)] * 3
+    assert installation.parts[2].name == replica_id
 
 
 async def test_an_empty_database_lacks_everything(empty_dsn: str) -> None:
     async with await Database.connect(empty_dsn) as database:
         async with database.acquire() as conn:
-            seen = await see_installation(conn)
+            installation = await read_installation(conn)
         applied = await migrate(empty_dsn)
-    assert [change.name for change in seen.changes] == [*applied, "functions"]
-    assert seen.parts == []
+    assert [change.name for change in installation.changes] == [*applied, "functions"]
+    assert installation.parts == []
 
 
 async def test_a_database_of_a_later_version_is_refused_in_words(database: Database) -> None:
     async with database.acquire() as conn:
         await conn.execute("INSERT INTO schema_migrations (name, sha256) VALUES ('9999_later', 'x')")
-        seen = await see_installation(conn)
-    assert "9999_later" in seen.refusal and seen.changes == []
+        installation = await read_installation(conn)
+    assert "9999_later" in installation.refusal and installation.changes == []

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from gateway.db.schema_files import read_migrations
-from gateway.domain.upgrade import Change, Journal, Kind, Part, Pool, Seen, Software, follow, report, taken_away
+from gateway.domain.upgrade import (
+    Change,
+    InstallationState,
+    Journal,
+    Kind,
+    Part,
+    Pool,
+    Software,
+    follow,
+    report,
+    taken_away,
+)
 
 OURS = Software("0.2.0", "3.1")
 BEFORE = Software("0.1.0", "3.0")
@@ -19,14 +30,14 @@ GATEWAYS = [part("gateway", "one"), part("gateway", "two")]
 POOL = Pool("tiny", num_wanted=2, num_ready=2, num_draining=0, is_changing=False)
 
 
-def codes(seen: Seen, ours: Software = OURS) -> dict[str, bool]:
+def codes(installation: InstallationState, ours: Software = OURS) -> dict[str, bool]:
     """Return the code of each finding, and whether it blocks."""
-    return {finding.code: finding.blocks for finding in report(seen, ours).findings}
+    return {finding.code: finding.blocks for finding in report(installation, ours).findings}
 
 
 def test_nothing_is_left_where_all_is_of_this_version() -> None:
     parts = [*GATEWAYS, part("agent", "host"), part("engine", "a"), part("engine", "b")]
-    found = report(Seen(parts=parts, pools=[POOL]), OURS)
+    found = report(InstallationState(parts=parts, pools=[POOL]), OURS)
     assert found.may_go_on and found.is_done and found.findings == []
     assert [(step.name, step.num_done, step.num_all) for step in found.steps] == [
         ("schema", 1, 1),
@@ -38,7 +49,7 @@ def test_nothing_is_left_where_all_is_of_this_version() -> None:
 
 def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
     parts = [part("gateway", "one", BEFORE), part("gateway", "two"), part("agent", "host", BEFORE)]
-    found = report(Seen(changes=[Change("0068_more", [])], parts=parts), OURS)
+    found = report(InstallationState(changes=[Change("0068_more", [])], parts=parts), OURS)
     assert found.may_go_on and not found.is_done
     assert {step.name: step.left for step in found.steps} == {
         "schema": ["0068_more"],
@@ -49,38 +60,38 @@ def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "code", "blocks"),
+    ("installation", "code", "blocks"),
     [
-        (Seen(refusal="the database is newer"), "schema_refused", True),
+        (InstallationState(refusal="the database is newer"), "schema_refused", True),
         (
-            Seen(changes=[Change("0099_less", ["DROP TABLE limits"])], parts=GATEWAYS),
+            InstallationState(changes=[Change("0099_less", ["DROP TABLE limits"])], parts=GATEWAYS),
             "migration_takes_away",
             True,
         ),
-        (Seen(journals=[Journal("j", 3, "host:/data/journal/0")]), "journal_unread", True),
-        (Seen(parts=[part("agent", "host", Software("0.4.0", "3.1"))]), "version_far", True),
-        (Seen(parts=[part("engine", "r", Software("1.2.0", "3.1"))]), "version_far", True),
-        (Seen(parts=[part("engine", "r", Software("0.1.0", "2.7"))]), "protocol_differs", True),
-        (Seen(parts=[part("engine", "r", Software(None, None))]), "version_unknown", False),
-        (Seen(parts=GATEWAYS[:1]), "one_gateway", False),
-        (Seen(pools=[Pool("tiny", 1, 1, 0, True)]), "pool_changing", True),
-        (Seen(pools=[Pool("tiny", 2, 1, 0, False)]), "pool_short", True),
-        (Seen(pools=[Pool("tiny", 1, 1, 1, False)]), "pool_draining", True),
-        (Seen(drained_hosts=["host"]), "host_drained", False),
-        (Seen(untended_hosts=["host"]), "host_untended", False),
+        (InstallationState(journals=[Journal("j", 3, "host:/data/journal/0")]), "journal_unread", True),
+        (InstallationState(parts=[part("agent", "host", Software("0.4.0", "3.1"))]), "version_far", True),
+        (InstallationState(parts=[part("engine", "r", Software("1.2.0", "3.1"))]), "version_far", True),
+        (InstallationState(parts=[part("engine", "r", Software("0.1.0", "2.7"))]), "protocol_differs", True),
+        (InstallationState(parts=[part("engine", "r", Software(None, None))]), "version_unknown", False),
+        (InstallationState(parts=GATEWAYS[:1]), "one_gateway", False),
+        (InstallationState(pools=[Pool("tiny", 1, 1, 0, True)]), "pool_changing", True),
+        (InstallationState(pools=[Pool("tiny", 2, 1, 0, False)]), "pool_short", True),
+        (InstallationState(pools=[Pool("tiny", 1, 1, 1, False)]), "pool_draining", True),
+        (InstallationState(drained_hosts=["host"]), "host_drained", False),
+        (InstallationState(untended_hosts=["host"]), "host_untended", False),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_each_thing_that_matters_is_told(seen: Seen, code: str, blocks: bool) -> None:
-    found = report(seen, OURS)
-    assert codes(seen) == {code: blocks}
+def test_each_thing_that_matters_is_told(installation: InstallationState, code: str, blocks: bool) -> None:
+    found = report(installation, OURS)
+    assert codes(installation) == {code: blocks}
     assert found.may_go_on is not blocks
     assert all(len(finding.message) < 300 for finding in found.findings)
 
 
 def test_a_migration_that_takes_away_waits_for_gateways_alone() -> None:
     change = Change("0099_less", ["DROP TABLE limits"])
-    assert codes(Seen(changes=[change], parts=[part("engine", "r")])) == {}
+    assert codes(InstallationState(changes=[change], parts=[part("engine", "r")])) == {}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gateway.db.organization.keys import create_key, revoke_key
 from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
 from gateway.domain.tenancy.keys import new_key
-from gateway.observability.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refused
+from gateway.observability.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, RefusedRequest
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.books import Books, open_books
 from tests.gateway.conftest import House
@@ -42,7 +42,7 @@ def refusals(database: Database, lost: Counter) -> Refusals:
     return Refusals(database, lost, PATIENCE_S)
 
 
-def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) -> Refused:
+def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) -> RefusedRequest:
     values: dict[str, Any] = {
         "request_id": request_id,
         "organization_id": books.organization_id,
@@ -53,7 +53,7 @@ def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) 
         "model": "tiny",
         "error": error,
     }
-    return Refused(**(values | changes))
+    return RefusedRequest(**(values | changes))
 
 
 async def stored_refusals(books: Books, limit: int = 5000) -> list[Any]:

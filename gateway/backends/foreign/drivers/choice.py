@@ -50,7 +50,7 @@ class DriverChoice:
             return  # it stays what it was, and is asked again with its condition
         self.version = found or ""
         self._due_s = time.monotonic() + VERSION_EVERY_S
-        note = tested.note(self.version)
+        note = tested.untested_reason(self.version)
         self.driver = (self._own.generic or self._own) if note else self._own
         note += self._untried_use() if note else ""
         if note and note != self.note:

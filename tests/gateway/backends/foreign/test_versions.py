@@ -43,19 +43,19 @@ BUILDS = VersionRange("/props", "build_info", (6900,))
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.32.9+cpu", "0.20.1.dev3", "", "unknown"])
 def test_a_version_that_was_tried_or_is_none_is_not_noted(version: str) -> None:
-    assert not VLLM.note(version)
+    assert not VLLM.untested_reason(version)
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.33.0", "1.0", "99999999999999.1"])
 def test_another_version_is_noted_with_the_range(version: str) -> None:
-    assert f"version {version} is none" in VLLM.note(version)
-    assert "(0.11 to 0.32)" in VLLM.note(version)
+    assert f"version {version} is none" in VLLM.untested_reason(version)
+    assert "(0.11 to 0.32)" in VLLM.untested_reason(version)
 
 
 def test_builds_that_come_daily_have_no_newest_one() -> None:
-    assert not BUILDS.note("b99999-abcdef0")
-    assert not BUILDS.note("b0-unknown"), "a build of somebody's own"
-    assert "6900 and later" in BUILDS.note("b4000-abcdef0")
+    assert not BUILDS.untested_reason("b99999-abcdef0")
+    assert not BUILDS.untested_reason("b0-unknown"), "a build of somebody's own"
+    assert "6900 and later" in BUILDS.untested_reason("b4000-abcdef0")
 
 
 @pytest.fixture
