@@ -60,7 +60,7 @@ def check_adapter_name(name: str, what: str = "adapter name") -> None:
 
     what: the word for the name in the error's message.
 
-    Raises ValueError: when the name is no such name.
+    Raises ValueError: when the name has another form.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(

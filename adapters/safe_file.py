@@ -33,7 +33,7 @@ def read_json_object(raw: bytes, what: str) -> dict[str, Any]:
 
     what: the word for the source in the reason.
 
-    Raises AdapterRejected: when `raw` is no such object.
+    Raises AdapterRejected: when `raw` is not a JSON object, or has one key twice.
     """
     try:
         # Decoded here, since from bytes the library would also take UTF-16 and UTF-32.

@@ -23,18 +23,19 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
   `sampling.outputs` wants. Logits are made of those alone that are sampled or scored, and `Sampler` chooses.
   `Scheduler.commit` takes one `ChunkResult` per chunk. Commands, loaded adapters and compiled grammars are looked at
   before each plan, and before results are taken.
-- One step ahead. If the device feeds tokens from step to step (`DevicePath.feeds`: a GPU), the next step is
-  planned and launched while the last one is computed, and only then are that one's results waited for, so what the
-  host does between two steps is hidden. A launch moves its sequences on (`num_computed`, `num_pending`), the results
-  make pending tokens known. A sequence that ends by such a token has had a row computed in vain; one that ends by
-  length has not. Nobody is preempted ahead, and all wait for their tokens while a sequence that goes on has one
-  pending and a grammar or penalties, or drafts are on. The host waits for the device to be halfway through before it
-  plans, so that requests that arrive in that half join the next step. A step that is launched operation by operation
-  is launched after the results of the one before it are sent. A failed step shares nothing through the prefix cache:
-  blocks are registered with their results.
+- One step ahead. If the device feeds tokens from step to step (`DevicePath.feeds`: a GPU), the next step is planned and
+  launched while the last one is computed, and only then are that one's results waited for, so what the host does
+  between two steps is hidden. A launch moves its sequences on (`num_computed`, `num_pending`), the results make pending
+  tokens known. A sequence that ends by such a token has had a row computed in vain; one that ends by length has not. No
+  sequence is preempted for a step ahead, and no step is planned ahead while a sequence that goes on has a token pending
+  and a grammar or penalties, or drafts are on. The host waits for the device to be halfway through before it plans, so
+  that requests that arrive in that half join the next step. A step that is launched operation by operation is launched
+  after the results of the one before it are sent. A failed step shares nothing through the prefix cache: blocks are
+  registered with their results.
 - Pauses. If the device's steps can pause (`DevicePath.begin`: the native kernels), one of batch work alone is computed
-  in parts: for a command that interactive requests may wait for, the mailbox asks it to pause, those are computed by
-  steps of their own, and it goes on between these. It has memory of its own on the device; its sequences keep theirs.
+  in parts. For a command that interactive requests may wait for, the mailbox asks that step to pause; the requests are
+  computed by steps of their own, and the paused step goes on between them. It has memory of its own on the device, and
+  its sequences keep their blocks.
 - Devices. `setup` decides once. A decoder knows no device: how rows attend and what adapters add come with its batch
   (`StepAttention`, `StepLora`), norms and the activation with its weights.
 - Threads. Steps run in the main thread, which also loaded the model; the server has a thread of its own, the loader

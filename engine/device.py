@@ -45,7 +45,7 @@ class PausableForward(Protocol):
         """The hidden states, as `DevicePath.forward` returns them, once all is computed."""
 
     def go_on(self, pause: Pause | None, seconds: float) -> bool:
-        """Compute on, until the pause is asked for or so many seconds are over; return True once all is computed.
+        """Compute on, until the pause is asked for or the seconds are over; return True once all is computed.
 
         Some part is computed in any case.
         """
@@ -107,7 +107,7 @@ class PausableStep(Protocol):
     """A plan that is computed in one or more parts, while other plans may be computed in between."""
 
     def go_on(self, pause: Pause | None, seconds: float) -> bool:
-        """Compute on, until the pause is asked for or so many seconds are over; return True once the step is done."""
+        """Compute on, until the pause is asked for or the seconds are over; return True once the step is done."""
 
     def wait(self) -> Many[ChunkResult]:
         """Return one result for each chunk of the plan, once the step is done."""

@@ -155,7 +155,7 @@ class StepInParts:
         self._launched: LaunchedStep | None = None
 
     def go_on(self, pause: Pause | None, seconds: float) -> bool:
-        """Compute on, until the pause is asked for or so many seconds are over; return True once the step is done."""
+        """Compute on, until the pause is asked for or the seconds are over; return True once the step is done."""
         if not self._forward.go_on(pause, seconds):
             return False
         self._launched = self._finish(self._forward.hidden)

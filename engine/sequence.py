@@ -85,8 +85,8 @@ class Sequence(msgspec.Struct, eq=False):
     """For each table of the cache's layout the blocks of computed tokens, in order, and of those that the next step
     adds. Empty for a sequence that has no memory."""
     num_past: list[int] = msgspec.field(default_factory=list)
-    """For each table the number of blocks at its beginning that no window reaches any more. They are not the
-    sequence's: their numbers stay, and what is read by them counts for nothing."""
+    """For each table the number of blocks at its beginning that no window reaches any more. They no longer belong to
+    the sequence: their numbers stay in the table, and what a step reads by these has no effect."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
     """The identities of the sequence's full blocks (see `block_hashes`), as far as they were needed."""
     is_long: bool = False

@@ -99,7 +99,7 @@ def refusal(name: str, reason: str) -> AdapterRejected:
 def _path(name: str) -> PurePosixPath:
     """Return a member's name as a relative path without detours.
 
-    Raises AdapterRejected: when the name is no such path, is too long or holds characters that are not printed.
+    Raises AdapterRejected: when the name is another kind of path, is too long or holds characters that are not printed.
     """
     if len(name) > MAX_NAME_CHARS:
         raise refusal(name, f"has a name of more than {MAX_NAME_CHARS} characters")

@@ -32,7 +32,7 @@ class Output:
         self._left_bytes = max_bytes
 
     def check_size(self, member: str, num_bytes: int) -> None:
-        """Check that a member of so many bytes has room.
+        """Check that a member of num_bytes bytes has room.
 
         Raises AdapterRejected: when the member has none.
         """

@@ -176,7 +176,7 @@ class NativeForward:
         self._threads = threads
 
     def go_on(self, pause: Pause | None = None, seconds: float = math.inf) -> bool:
-        """Compute on, until the pause is asked for or so many seconds are over; return True once all is computed."""
+        """Compute on, until the pause is asked for or the seconds are over; return True once all is computed."""
         if self._threads is not None:
             self._threads.adapt()
         return self._step.go_on(None if pause is None else pause.address, seconds)
@@ -206,7 +206,7 @@ def make_decoder(
     cache_dtype: torch.dtype | None = None,
     layout: CacheLayout | None = None,
 ) -> NativeDecoder:
-    """Return a model's layers with a cache of so many blocks.
+    """Return a model's layers with a cache of num_blocks blocks.
 
     weights: with quantized products.
     path: as for `NativeDecoder`.

@@ -37,7 +37,7 @@ MOST_CACHE_BYTES = 1 << 30
 CACHED_TOKENS = 128
 """Tokens of each sequence of a full batch that the KV cache has room for, where its size is left open."""
 CACHE_SHARE = 4
-"""The KV cache takes at most one part in so many of the free memory, where its size is left open."""
+"""The KV cache takes at most the free memory divided by this, where its size is left open."""
 ADAPTER_BYTES = 1 << 30
 
 

@@ -111,6 +111,6 @@ def _prompts(
 
 
 def _sequence(num_tokens: int, sampling: SamplingParams, adapter_slot: int | None = None) -> Sequence:
-    """Return a sequence of so many tokens whose prompt is one token."""
+    """Return a sequence of num_tokens tokens whose prompt is one token."""
     request = GenerateRequest("profile", [0], sampling, "")
     return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot, state_slot=0)

@@ -115,7 +115,7 @@ class PackedProducts:
 
 
 def joined(weights: Sequence[Weight]) -> list[Weight]:
-    """Return matrices one below the other, those that follow each other and have one format as one."""
+    """Return the matrices in order, with neighbors of one format joined into one matrix."""
     found: list[Weight] = []
     for weight in weights:
         both = _joined(found[-1], weight) if found else None
@@ -127,7 +127,7 @@ def joined(weights: Sequence[Weight]) -> list[Weight]:
 
 
 def _joined(above: Weight, below: Weight) -> Weight | None:
-    """Return two matrices of one number of inputs as one; None where they have two formats."""
+    """Return one matrix of the rows of two; None where their formats differ."""
     if isinstance(above, Int4Weight) and isinstance(below, Int4Weight):
         orders = above.order, below.order
         same_order = orders == (None, None) or (

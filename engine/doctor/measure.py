@@ -28,7 +28,7 @@ MIN_ROUNDS = 3
 
 
 def measure(choice: Choice, seconds: float) -> Measured:
-    """Measure for about so many seconds, half of them each rate.
+    """Measure both rates of a machine, each for about half of the seconds.
 
     choice: the choice on a CPU. The matrices are random: their products take as long as a model's.
     """
@@ -77,7 +77,7 @@ def _read_rate(seconds: float) -> float:
 
 
 def _rounds(work: Callable[[], object], seconds: float) -> list[float]:
-    """Return the seconds that each round of the work took, of some rounds within about so many seconds."""
+    """Repeat the work for about the given seconds; return the seconds that each round took."""
     work()
     times: list[float] = []
     end_s = time.perf_counter() + seconds

@@ -365,7 +365,7 @@ class BatchWork:
         return chunk
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Find room for a sequence's next token, if need be that of a newer one; return False if there is none."""
+        """Find room for a sequence's next token, if need be by preempting newer ones; return False if there is none."""
         while self._blocks.num_missing(sequence) and not self._blocks.grow(
             sequence, sequence.num_computed + 1, max_recent=self._max_recent()
         ):

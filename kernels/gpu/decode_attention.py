@@ -52,8 +52,9 @@ def _split_kernel(
     PRECISION: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Attend, for one sequence, from one KV head's group of queries to every so many splits of the context.
+    """Attend from one KV head's group of queries to some of the splits of one sequence's context.
 
+    The programs of axis 2 take turns at the splits.
     partials [N, H, splits, PARTIAL_SIZE]: weighted sums of values, then the weights' total and the largest score.
     """
     sequence, kv_head = tl.program_id(0), tl.program_id(1)

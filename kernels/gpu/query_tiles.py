@@ -1,8 +1,8 @@
-"""Tiles of queries, as work for `kernels.gpu.prefill_attention`: a sequence's queries cut every so many.
+"""Tiles, the work of `kernels.gpu.prefill_attention`: runs of at most `queries_at_once` queries of one sequence.
 
 Semantics:
-    tiles = (sequence, its first query) for each sequence's queries cut every queries_at_once, those that see most
-            positions first; (-1, -1) beyond the last one
+    tiles = (sequence, its first query) for each run of at most queries_at_once queries of a sequence; tiles that see
+            most positions first; (-1, -1) beyond the last one
 
 The queries that share a tile depend on their own sequence alone. There are as many tiles as the worst case needs
 (`max_tiles`), which follows from shapes, and the kernel skips those beyond the last.

@@ -128,8 +128,8 @@ def _name(dtype: torch.dtype) -> str:
 def lora_block_m(num_rows: int) -> int:
     """Return the number of rows of a chunk.
 
-    The number is 2 for as many adapters as rows or few rows of any: reads of one chunk's weights again come from the
-    L2. 16 and 32 are multiplied by the same instruction in the same order.
+    The number is 2 for a batch of few rows, where each adapter has few of them: what a chunk reads again of the
+    weights comes from the L2 cache. 16 and 32 are multiplied by the same instruction in the same order.
     """
     return 2 if num_rows <= 128 else 16 if num_rows <= 512 else 32
 

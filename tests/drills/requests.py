@@ -79,7 +79,7 @@ class Dear(msgspec.Struct, frozen=True):
 class Size(msgspec.Struct, frozen=True):
     """The size of a measurement.
 
-    one_in: one of so many dear requests is sent. rounds: alone and beside them, of phase_s seconds each.
+    one_in: of this number of dear requests, one is sent. rounds: alone and beside them, of phase_s seconds each.
     """
 
     one_in: int = 1
@@ -147,7 +147,8 @@ def dear_requests(described: dict[str, Any]) -> Iterator[Dear]:
 class Sender:
     """A client that sends dear requests to a gateway in this process, and records how long its loop was blocked.
 
-    longest: the longest beat of all in seconds, and whose it was. slow: a line for each whose beats are all too long.
+    A beat is the time for which one request blocked the loop. longest: the longest beat in seconds, and the name of its
+    request. slow: a line for each request that blocked the loop for too long in every try.
     """
 
     def __init__(self, gateway: LiveGateway, dsn: str) -> None:

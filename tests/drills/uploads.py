@@ -142,7 +142,7 @@ class Uploader:
 
 
 def many_hostile_adapters(number: int, folder: Path, rng: random.Random) -> Outcome:
-    """Upload so many mutants of the fuzzer, three for each project, which is the most before it has to pause."""
+    """Upload a number of the fuzzer's mutants, three for each project: the most before the project has to pause."""
     (folder / "data").mkdir()
     (folder / "made").mkdir()
     postgres, log = Postgres(folder / "postgres"), (folder / "gateway.log").open("w")

@@ -20,7 +20,7 @@ def test_steps_and_tokens_are_counted_once() -> None:
 
 
 def test_both_tiers_of_adapters_are_counted() -> None:
-    """Three adapters take turns on two slots beside a request of the base, and the first adapter comes back."""
+    """Three adapters take turns on two slots beside a request of the base model, and the first adapter comes back."""
     turns = {1: "a", 10: "b", 20: "c", 30: "a"}
     later = {step: [request(f"{name} at {step}", adapter=name)] for step, name in turns.items()}
     events, _ = run_core(request("base", max_tokens=42), later=later)

@@ -166,8 +166,8 @@ class Round:
     async def _kill(self, kind: str) -> None:
         """Kill the engine, a gateway or the database, and start it again.
 
-        Lines that have failed as often as they may are let end first: one more fault is their result by right. If they
-        take long, a gateway is killed instead: its lines are begun again and do not count as failed.
+        Lines that have failed as often as they may may end first, since one more fault would rightly be their result.
+        If they take long, a gateway is killed instead: its lines are begun again and do not count as failed.
         """
         give_up_s = time.monotonic() + MAX_PAUSE_S
         while kind != "gateway" and await self._num_endangered():

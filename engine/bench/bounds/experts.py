@@ -1,8 +1,8 @@
 """Tokens per second of a mixture of experts with adapters on its experts, beside the same base without adapters.
 
 The model is made of random weights, and has the form of Qwen3-MoE; --model-dir is not read. Streams with and without
-adapters take turns in each round, in one engine, and so do those of the base in 8-bit integers and in the numbers of
-its files, in two engines. Run this on a machine that does nothing else.
+adapters take turns in each round, in one engine. So do streams of the base model in 8-bit integers and in the numbers
+of its files, in two engines. Run this on a machine that does nothing else.
 """
 
 from __future__ import annotations

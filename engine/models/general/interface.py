@@ -75,7 +75,7 @@ def attend(
 
 
 def trial_mask(mask_function: Callable[..., Any], **options: Any) -> Mask:
-    """Return the mask that stands for transformers' function of positions."""
+    """Return a tensor without content that carries transformers' mask function, for the hook to read (`Mask.sees`)."""
 
     def sees(query: int, key: int) -> bool:
         zero = torch.tensor(0)
@@ -87,7 +87,7 @@ def trial_mask(mask_function: Callable[..., Any], **options: Any) -> Mask:
 
 
 def connect(model: nn.Module, hook: Hook) -> None:
-    """Register the hook that a model's attention modules call. It is no attribute, which a module would list."""
+    """Register the hook that a model's attention modules call. PyTorch does not see it as a part of the module."""
     for module in model.modules():
         object.__setattr__(module, _HOOK, hook)
 

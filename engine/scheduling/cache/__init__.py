@@ -1,4 +1,4 @@
-"""The pool of blocks, what makes two equal, prefixes, and slots for states, below `engine.scheduling.block_manager`.
+"""What `engine.scheduling.block_manager` uses: the pool of blocks, their hashes, cached prefixes, slots for states.
 
 block_pool      which blocks are used, which keep what they held, and which go first
 block_hashes    what makes two blocks equal

@@ -166,7 +166,7 @@ async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tu
 
 
 async def figures(fleet: Fleet, num_noisy: int, measured_s: float) -> tuple[float, float]:
-    """Return the victim's share beside so many requests of another tenant, and its p99 of the time to a first text."""
+    """Return the victim's share beside num_noisy requests of another tenant, and its p99 time to a first text."""
     async with asyncio.timeout(PATIENCE_S):
         victim, noisy = await _run(fleet, num_noisy, measured_s, seed=0)
     assert victim.others == [] and noisy.others == [], (victim.others[:3], noisy.others[:3])

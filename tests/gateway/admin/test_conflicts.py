@@ -44,7 +44,7 @@ async def member_with_key(
 async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:
-    """Each pair of changes meets before either has announced itself, for which both need the same row."""
+    """Both changes of each pair wait for the row that every change updates first, and then go on together."""
     database = server.services.database
     meets: list[Callable[[str, str, str], tuple[str, dict[str, Any]]]] = [
         lambda project, user, key: (f"{project}/api_keys/{key}", {"models": ["tiny"]}),
@@ -74,7 +74,7 @@ async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
 async def test_an_upload_and_a_change_of_what_bounds_it_never_wait_for_each_other_in_a_circle(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
 ) -> None:
-    """The upload and the change meet before either has announced itself."""
+    """The upload and the change both wait for the row that every change updates first, and then go on together."""
     database, limit = server.services.database, {"unit": "storage_bytes", "max": 1 << 20}
     await operator.post("/limits", json=limit)
     folder = write_adapter(tmp_path / "pirate")

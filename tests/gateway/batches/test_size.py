@@ -73,7 +73,7 @@ async def client(site: Site) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def lines(num_lines: int, num_bytes: int, *, are_short: bool = False) -> bytes:
-    """Return a file with so many lines and about so many bytes.
+    """Return a file with num_lines lines and about num_bytes bytes.
 
     are_short: the text is short, as the model's context needs it for lines that run, and spaces fill each line.
     """

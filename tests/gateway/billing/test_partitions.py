@@ -80,10 +80,10 @@ async def test_a_server_with_few_locks_is_warned_about(database: Database) -> No
     async with database.acquire() as conn:
         assert await lock_table_warning(conn) is None, "the embedded one has enough"
 
-    class Few:
-        """A server with PostgreSQL's default setting."""
+    class ServerWithDefaultLocks:
+        """A server with PostgreSQL's default of `max_locks_per_transaction`, which is too low."""
 
         async def fetchval(self, query: str) -> int:
             return 64
 
-    assert "set it to 1024 or more" in str(await lock_table_warning(Few()))  # type: ignore[arg-type]
+    assert "set it to 1024 or more" in str(await lock_table_warning(ServerWithDefaultLocks()))  # type: ignore[arg-type]

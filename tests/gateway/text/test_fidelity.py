@@ -30,7 +30,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 class Case(msgspec.Struct, frozen=True):
     """A random sequence of tokens.
 
-    texts: the text after each number of tokens, from none on, of whole characters alone; the last one is of all.
+    texts: the text after each number of tokens, beginning with no token. Each text but the last has whole
+        characters alone; the last is the text of all tokens.
     """
 
     ids: list[int]

@@ -1,4 +1,4 @@
-"""Projects that want work at a pool get the same of it, in virtual time, whatever their lines are or seemed to be."""
+"""Projects that ask a pool for work get equal amounts in virtual time, whatever size their lines have or seem to."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from tests.installation.tenants import Key, make_key
 from tests.patience import PATIENCE_S
 
 NUM_CALLERS, FULL_CALLERS = 1, 20
-"""The number of callers, each with a pace of its own, which would refuse so many requests of one caller."""
+"""The number of callers, at small and at full size. Each has a pace of its own, since one caller's
+pace would refuse the requests of all."""
 
 NUM_SAMPLES = 1000
 MAX_AUC = 0.55

@@ -1,4 +1,4 @@
-"""`truncation: auto`: the oldest turns go, no more than it takes, and calls with their results."""
+"""`truncation: auto` leaves out the oldest turns, no more than needed, and tool calls together with their results."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ def in_time(ready: Numbers, load_s: Sequence[int]) -> Numbers:
 
 
 def fewest(wanted: Numbers, most: int) -> int:
-    """Return the fewest replica-seconds with which at least so many run in each second, by dynamic programming over the
-    number of replicas and the seconds until the next change is allowed. The number at first is free.
+    """Return the fewest replica-seconds with which at least `wanted` replicas run in each second.
 
-    None goes within `DOWN_AFTER_S` of one that came; none comes within `COOL_DOWN_S` of one that went, and none goes
-    within `STEP_S` of it.
+    They are found by dynamic programming over the number of replicas and the seconds until the next change is
+    allowed. The number at first is free. No replica goes within `DOWN_AFTER_S` of one that came; none comes within
+    `COOL_DOWN_S` of one that went, and none goes within `STEP_S` of it.
     """
     after_down = int(max(COOL_DOWN_S, STEP_S))
     number = np.arange(most + 1)
