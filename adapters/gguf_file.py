@@ -45,7 +45,7 @@ class NotConvertible(Exception):
     """The error for a base model for which no adapter can be written; the message has the reason."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenGguf(msgspec.Struct, frozen=True):
     """The result of `write_gguf`: the file, and what it holds."""
 
     path: Path
@@ -53,7 +53,7 @@ class Written(msgspec.Struct, frozen=True):
     num_bytes: int
 
 
-def write_gguf(base: Path, adapter: Path, folder: Path) -> Written:
+def write_gguf(base: Path, adapter: Path, folder: Path) -> WrittenGguf:
     """Write an adapter of PEFT's as `folder/<digest>.gguf`, which appears when it is whole.
 
     base: the folder of its base model, of which the configuration alone is read.
@@ -76,7 +76,7 @@ def write_gguf(base: Path, adapter: Path, folder: Path) -> Written:
         _write(whole, architecture, config, adapter, found)
         num_bytes = whole.stat().st_size
         whole.replace(path)
-    return Written(path, len(found.modules), num_bytes)
+    return WrittenGguf(path, len(found.modules), num_bytes)
 
 
 def _write(path: Path, architecture: str, config: dict[str, Any], adapter: Path, found: AdapterFile) -> None:

@@ -41,7 +41,7 @@ class MergeRefused(Exception):
     """The error for folders that can't be merged as asked; the message has the reason."""
 
 
-class Merged(msgspec.Struct, frozen=True):
+class MergedModel(msgspec.Struct, frozen=True):
     """The size of a merged model."""
 
     num_modules: int
@@ -50,7 +50,7 @@ class Merged(msgspec.Struct, frozen=True):
     """Bytes of all tensors."""
 
 
-def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Merged:
+def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> MergedModel:
     """Write base + adapter to the folder out, which appears when it is whole.
 
     dtype: a key of MERGE_DTYPES for all weights; None keeps the base's.
@@ -77,7 +77,7 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
             num_bytes = sum(merging.write(path, folder / path.name) for path in paths)
         _copy_rest(base, folder, dtype, num_bytes)
         folder.rename(out)
-    return Merged(len(modules), num_bytes)
+    return MergedModel(len(modules), num_bytes)
 
 
 def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> None:

@@ -18,7 +18,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Matcher, MatcherError
 
 
-class Compiled(Protocol):
+class CompilationResult(Protocol):
     """The result of a compilation: a function that makes matchers, one for each choice, or an error."""
 
     @property
@@ -43,7 +43,7 @@ class Compiler(Protocol):
     def withdraw(self, request_id: str) -> None:
         """Withdraw a grammar that nobody waits for any more; `ready` may still return it."""
 
-    def ready(self) -> Many[Compiled]:
+    def ready(self) -> Many[CompilationResult]:
         """Return the compilations that ended since the last call."""
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Compilations:
         if self._compiler is not None:
             self._compiler.close()
 
-    def _set_matchers(self, group: RequestGroup, compiled: Compiled) -> EngineError | None:
+    def _set_matchers(self, group: RequestGroup, compiled: CompilationResult) -> EngineError | None:
         if compiled.make_matcher is None:
             return compiled.error
         try:

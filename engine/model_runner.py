@@ -27,7 +27,7 @@ from engine.sampling.outputs import ChunkRows, rows_of
 from engine.sampling.sampler import PendingTokens, Sampler
 from engine.sampling.scores import Score
 from engine.sequence import ChunkResult, Plan
-from engine.transfers import Event, Fetched, Transfers
+from engine.transfers import Event, FetchedTensor, Transfers
 
 LOGPROB_ROWS = 64
 
@@ -121,7 +121,7 @@ class ModelRunner:
             scored.append(start_logprobs(logits, targets, counts[part], self._transfers))
         return scored
 
-    def _pool(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[Fetched | None]:
+    def _pool(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[FetchedTensor | None]:
         """Start to fetch, per chunk, the sum of its `pooled` rows; None for a chunk without any."""
         parts = torch.split(hidden, [len(w.pooled) for w in wanted])
         pooled = [part.float().sum(0) if len(part) else None for part in parts]
@@ -177,7 +177,7 @@ class LaunchedStep(msgspec.Struct, frozen=True):
     halfway: Event
     tokens: PendingTokens | None
     scores: list[PendingLogprobs]
-    pooled: list[Fetched | None]
+    pooled: list[FetchedTensor | None]
     """The pooled hidden states of each chunk, in that order."""
 
     def await_half(self) -> None:
@@ -196,5 +196,5 @@ class LaunchedStep(msgspec.Struct, frozen=True):
         return [result for _, result in decodes] + results[len(self.order) :]
 
 
-def _on_host(pooled: Fetched | None) -> NDArray[np.float32] | None:
+def _on_host(pooled: FetchedTensor | None) -> NDArray[np.float32] | None:
     return None if pooled is None else pooled.wait().numpy()

@@ -266,7 +266,7 @@ class Chunk(msgspec.Struct, frozen=True):
         return [*self.sequence.token_ids[self.first : self.first + self.num_tokens - len(self.drafts)], *self.drafts]
 
 
-class Sampled(msgspec.Struct, frozen=True):
+class SampledToken(msgspec.Struct, frozen=True):
     """The token chosen after one position."""
 
     token_id: int
@@ -278,7 +278,7 @@ class Sampled(msgspec.Struct, frozen=True):
 class ChunkResult(msgspec.Struct, frozen=True):
     """The results of a step for one chunk."""
 
-    sampled: list[Sampled] = []
+    sampled: list[SampledToken] = []
     """The sampled tokens: the one after the sequence's last token, then one after each draft.
 
     The one after a draft holds only if this draft and those before it are right: a draft that differs from the token

@@ -32,7 +32,7 @@ class PastEvent:
         """Return at once."""
 
 
-class Fetched(Protocol):
+class FetchedTensor(Protocol):
     """A tensor on its way to the host."""
 
     def wait(self) -> Tensor:
@@ -48,11 +48,11 @@ class Transfers(Protocol):
         The array is not written to again.
         """
 
-    def fetch(self, tensor: Tensor) -> Fetched:
+    def fetch(self, tensor: Tensor) -> FetchedTensor:
         """Fetch the tensor's content as it is after what was launched before this call."""
 
 
-class Here:
+class HostTensor:
     """A tensor that is on the host already."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -70,6 +70,6 @@ class HostTransfers:
         """Return a tensor over the array's memory."""
         return torch.from_numpy(array)
 
-    def fetch(self, tensor: Tensor) -> Fetched:
+    def fetch(self, tensor: Tensor) -> FetchedTensor:
         """Return the tensor itself as fetched."""
-        return Here(tensor)
+        return HostTensor(tensor)

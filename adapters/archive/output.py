@@ -16,7 +16,7 @@ MAX_RATIO = 100
 MAX_HEADERS_BYTES = 256 * 1024
 
 
-class Readable(Protocol):
+class ByteStream(Protocol):
     """A stream of bytes, such as an entry of an archive."""
 
     def read(self, size: int, /) -> bytes:
@@ -39,7 +39,7 @@ class Output:
         if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
 
-    def copy(self, source: Readable, file_name: str, member: str, num_bytes: int) -> None:
+    def copy(self, source: ByteStream, file_name: str, member: str, num_bytes: int) -> None:
         """Copy a member's content from `source` to the file called file_name; no more than num_bytes are read.
 
         num_bytes: the member's size, as the archive says.

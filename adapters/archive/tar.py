@@ -25,7 +25,7 @@ _KINDS = {
 }
 
 
-class Plain:
+class TarBytes:
     """A reader of a tar file's bytes that refuses to read beyond byte `until`.
 
     An extended header may have any length and is read into memory as a whole, so `until` is set before each is read.
@@ -48,7 +48,7 @@ class Plain:
         return self._file.read(size)
 
 
-class Inflated(Plain):
+class InflatedBytes(TarBytes):
     """A reader of the tar file in a gzip file (RFC 1952), which inflates as far as it is read.
 
     max_bytes: the most bytes of the files in the archive together.
@@ -85,7 +85,7 @@ class Inflated(Plain):
             raise AdapterRejected([f"the archive unpacks to more than {MAX_RATIO} times its size"])
 
 
-def unpack_tar(source: Plain, output: Output) -> list[str]:
+def unpack_tar(source: TarBytes, output: Output) -> list[str]:
     """Unpack a tar archive's files into `output`; return the names of the members that were ignored.
 
     Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds a forbidden member.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from adapters.archive.output import Output
-from adapters.archive.tar import Inflated, Plain, unpack_tar
+from adapters.archive.tar import InflatedBytes, TarBytes, unpack_tar
 from adapters.archive.zip import unpack_zip
 from adapters.errors import AdapterRejected
 
@@ -34,9 +34,9 @@ def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> 
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return unpack_zip(archive, output)
     if start.startswith(b"\x1f\x8b"):
-        return unpack_tar(Inflated(archive, max_bytes), output)
+        return unpack_tar(InflatedBytes(archive, max_bytes), output)
     if _is_tar_header(start):
-        return unpack_tar(Plain(archive), output)
+        return unpack_tar(TarBytes(archive), output)
     found = next((f" but {meaning}" for magic, meaning in _OTHER_FORMATS.items() if start.startswith(magic)), "")
     raise AdapterRejected([f"the file is neither a tar, a tar.gz nor a zip archive{found}"])
 

@@ -161,7 +161,7 @@ class ExpertNames(NamedTuple):
     gate_up: str = "mlp.experts.gate_up_proj"
     """The tensor of all experts' gates and ups, in checkpoints that have them in one."""
     downs: str = "mlp.experts.down_proj"
-    """The tensor of all experts' downs, likewise."""
+    """The tensor of all experts' downs, in the same checkpoints."""
 
 
 class Experts(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.cpu.text import states_of, token_ids_of
-from engine.models.weights import Product, Stacked, plain_embedding, plain_linear
+from engine.models.weights import Product, StackedMatrices, plain_embedding, plain_linear
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class _Observed:
         self.totals: dict[str, Tensor] = {}
         self.num_rows: Counter[str] = Counter()
 
-    def linear(self, matrices: Stacked, bias: Tensor | None) -> Product:
+    def linear(self, matrices: StackedMatrices, bias: Tensor | None) -> Product:
         """Return the product with the matrices, which observes its inputs.
 
         The product with the head, which makes logits, must not be called.

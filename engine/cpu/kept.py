@@ -36,7 +36,7 @@ FREE_SHARE = 2
 """A file is made only if the disk has room for this many files of its size."""
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """The error for a file whose content is not what was written; the message says where."""
 
 
@@ -79,7 +79,7 @@ class KeptMatrices:
     def __init__(self, path: Path, library: NativeLibrary, wanted: str) -> None:
         """Open a file. wanted: what the matrices must have been made of (`made_of`).
 
-        Raises Damaged: when the file is cut off or another one than was written.
+        Raises DamagedFile: when the file is cut off or another one than was written.
         Raises FileNotFoundError: when there is none, or one of other matrices.
         """
         self._file: BufferedReader = path.open("rb")
@@ -104,42 +104,42 @@ class KeptMatrices:
     def matrix(self, names: Sequence[str]) -> NativeMatrix:
         """Return the quantized matrix in which the model's matrices of these names are joined.
 
-        Raises Damaged: when its memory is another one than was written.
+        Raises DamagedFile: when its memory is another one than was written.
         """
         key = " ".join(names)
         entry = self._matrices.get(key)
         if entry is None:
-            raise Damaged(f"{key} is not there")
+            raise DamagedFile(f"{key} is not there")
         try:
             made = NativeMatrix.empty(self._library, [part[:2] for part in entry.parts], entry.num_inputs)
         except ValueError as error:
-            raise Damaged(f"{key}: {error}") from None
+            raise DamagedFile(f"{key}: {error}") from None
         digest = hashlib.sha256()
         self._file.seek(entry.offset)
         for part, (_, _, num_bytes) in zip(made.parts(), entry.parts, strict=True):
             if len(part.memory) != num_bytes or self._file.readinto(part.memory) != num_bytes:
-                raise Damaged(f"{key} has another size")
+                raise DamagedFile(f"{key} has another size")
             digest.update(part.memory)
         if digest.hexdigest() != entry.digest:
-            raise Damaged(f"{key} has other bytes")
+            raise DamagedFile(f"{key} has other bytes")
         return made
 
     def _table(self, size: int) -> _Table:
         trailer = 8 + DIGEST_BYTES
         if size < trailer:
-            raise Damaged("it is cut off")
+            raise DamagedFile("it is cut off")
         self._file.seek(size - trailer)
         length, digest = int.from_bytes(self._file.read(8), "little"), self._file.read(DIGEST_BYTES)
         if length > min(MOST_TABLE_BYTES, size - trailer):
-            raise Damaged("it is cut off")
+            raise DamagedFile("it is cut off")
         self._file.seek(size - trailer - length)
         raw = self._file.read(length)
         if hashlib.sha256(raw).digest() != digest:
-            raise Damaged("its table has other bytes")
+            raise DamagedFile("its table has other bytes")
         try:
             return msgspec.json.decode(raw, type=_Table)
         except msgspec.DecodeError as error:
-            raise Damaged(str(error)) from None
+            raise DamagedFile(str(error)) from None
 
 
 class MatricesWriter:

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.config import ModelConfig, UnsupportedModel
 from engine.cpu.importance import NOTHING, Importance
 from engine.cpu.kept import KeptMatrices, MatricesWriter
-from engine.models.weights import Product, Stacked, parts_of_expert
+from engine.models.weights import Product, StackedMatrices, parts_of_expert
 from kernels.cpu.experts import NativeGrouped
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import NativeEmbedding, NativeLinear
@@ -84,7 +84,7 @@ class NativeMatrices:
         self._writer = writer
         self._importance = importance
 
-    def linear(self, matrices: Stacked, bias: Tensor | None) -> NativeLinear:
+    def linear(self, matrices: StackedMatrices, bias: Tensor | None) -> NativeLinear:
         """Return the product with the matrices.
 
         Raises UnsupportedModel: when a matrix is too large or holds a number that is not finite.
@@ -92,7 +92,7 @@ class NativeMatrices:
         """
         return NativeLinear(self._matrix(matrices), bias)
 
-    def grouped(self, matrices: Stacked, bias: Tensor | None, number: int) -> NativeGrouped:
+    def grouped(self, matrices: StackedMatrices, bias: Tensor | None, number: int) -> NativeGrouped:
         """Return the products with the matrices of `number` experts, which are quantized one at a time.
 
         Raises as `linear`.
@@ -100,14 +100,16 @@ class NativeMatrices:
         made = [self._matrix(matrices.of(which)) for which in parts_of_expert(matrices, number)]
         return NativeGrouped(made, None if bias is None else bias.view(number, -1))
 
-    def embedding(self, table: Stacked, head: Product | None) -> NativeEmbedding:
-        """Return the rows of a table [V, H]. head: the product with the same table, where they are read then.
+    def embedding(self, table: StackedMatrices, head: Product | None) -> NativeEmbedding:
+        """Return the rows of a table [V, H].
+
+        head: the output head, where its matrix is the same table; the rows are then read from it.
 
         Raises as `linear`.
         """
         return NativeEmbedding(head.weight if isinstance(head, NativeLinear) else self._matrix(table), self._dtype)
 
-    def _matrix(self, matrices: Stacked) -> NativeMatrix:
+    def _matrix(self, matrices: StackedMatrices) -> NativeMatrix:
         if self._kept is not None:
             return self._kept.matrix(matrices.names)
         made = self._made(matrices)
@@ -115,7 +117,7 @@ class NativeMatrices:
             self._writer.add(matrices.names, made)
         return made
 
-    def _made(self, matrices: Stacked) -> NativeMatrix:
+    def _made(self, matrices: StackedMatrices) -> NativeMatrix:
         everything = range(len(matrices.names))
         if self._blocks is None or not any(self._format(name) for name in matrices.names):
             return self._quantized(matrices, everything)
@@ -138,12 +140,12 @@ class NativeMatrices:
         found = "" if self._blocks is None else self._blocks.format_of(name)
         return found if found in BLOCK_FORMATS else ""
 
-    def _packed(self, blocks: Blocks, name: str, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
+    def _packed(self, blocks: Blocks, name: str, matrices: StackedMatrices, which: Sequence[int]) -> NativeMatrix:
         rows = [blocks.blocks(matrices.names[i], matrices.shapes[i]) for i in which]
         with _naming([matrices.names[i] for i in which]):
             return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))
 
-    def _quantized(self, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
+    def _quantized(self, matrices: StackedMatrices, which: Sequence[int]) -> NativeMatrix:
         kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
         weight = matrices.read(which)
         with _naming([matrices.names[i] for i in which]):

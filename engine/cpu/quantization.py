@@ -17,7 +17,7 @@ from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import Quantized
 from engine.cpu.importance import NOTHING, measure_importance, text_digest
-from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
+from engine.cpu.kept import DamagedFile, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import FLOAT8_CAPABILITY, SetupError, num_threads
@@ -200,7 +200,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     return choice.format
 
 
-class Makers(NamedTuple):
+class ProductMakers(NamedTuple):
     """The functions that make products, the rows of tokens, and products of experts from a model's weights."""
 
     linear: MakeLinear
@@ -208,12 +208,12 @@ class Makers(NamedTuple):
     grouped: MakeGrouped
 
     @classmethod
-    def of(cls, made: NativeMatrices) -> Makers:
+    def of(cls, made: NativeMatrices) -> ProductMakers:
         """Return the makers of native matrices."""
         return cls(made.linear, made.embedding, made.grouped)
 
 
-def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> Makers:
+def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> ProductMakers:
     """Return the functions that make a model's weights in a dtype.
 
     A quantized head that is tied to the embedding also gives the rows of tokens. model_dir: the folder of the model,
@@ -224,13 +224,13 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     """
     library = installed()
     if quantized in ("none", "fp8", "w8a8") or library is None:
-        return Makers(plain_linear, plain_embedding, plain_grouped)
+        return ProductMakers(plain_linear, plain_embedding, plain_grouped)
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
-        return Makers.of(NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir))))
+        return ProductMakers.of(NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir))))
     assert quantized == "int8" or quantized == "int4"
-    return Makers.of(NativeMatrices(library, quantized, dtype))
+    return ProductMakers.of(NativeMatrices(library, quantized, dtype))
 
 
 def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format, dtype: torch.dtype) -> ModelWeights:
@@ -239,7 +239,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     Raises UnsupportedModel: when the model's files are not those of its config.
     """
 
-    def load(makers: Makers) -> ModelWeights:
+    def load(makers: ProductMakers) -> ModelWeights:
         linear, embedding, grouped = makers
         cpu = torch.device("cpu")
         return load_weights(
@@ -258,8 +258,8 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
     try:
         with KeptMatrices(path, library, of) as kept:
-            return load(Makers.of(NativeMatrices(library, quantized, dtype, kept=kept)))
-    except (Damaged, OSError) as error:
+            return load(ProductMakers.of(NativeMatrices(library, quantized, dtype, kept=kept)))
+    except (DamagedFile, OSError) as error:
         if path.exists():
             log.warning("quantizing again, since %s cannot be used: %s", path, error)
     writer = MatricesWriter(path, of, matrices_bytes(config, quantized))
@@ -269,7 +269,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
         importance = measure_importance(model_dir, config) if weighs else NOTHING
         with PackedBlocks(Path(model_dir), config) if keeps else nullcontext() as blocks:
             matrices = NativeMatrices(library, kind, dtype, blocks, writer=writer, importance=importance)
-            weights = load(Makers.of(matrices))
+            weights = load(ProductMakers.of(matrices))
         writer.finish()
     finally:
         writer.abandon()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from engine.cuda.accelerator import Graph
 from engine.cuda.fill import Extent
-from engine.cuda.metadata import Staged
+from engine.cuda.metadata import StagedIntegers
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class StepLimits(NamedTuple):
     """Tokens of the longest context."""
 
 
-class Captured(NamedTuple):
+class CapturedGraph(NamedTuple):
     """A graph, its extent, and the place of its integers."""
 
     extent: Extent
-    staged: Staged
+    staged: StagedIntegers
     graph: Graph
 
 
@@ -98,15 +98,15 @@ def extents_for(limits: StepLimits, *, has_adapters: bool) -> list[Extent]:
 class StepGraphs:
     """The captured graphs. capture: makes a graph; called for all of them at once, before the first step."""
 
-    def __init__(self, extents: Sequence[Extent], capture: Callable[[Extent], Captured]) -> None:
+    def __init__(self, extents: Sequence[Extent], capture: Callable[[Extent], CapturedGraph]) -> None:
         start_s = time.monotonic()
         self._captured = sorted((capture(extent) for extent in extents), key=lambda captured: captured.extent)
         self._contexts = sorted({extent.decode_context for extent in extents})
-        self._found: dict[tuple[Extent, int], Captured | None] = {}
+        self._found: dict[tuple[Extent, int], CapturedGraph | None] = {}
         if extents:
             log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
-    def find(self, extent: Extent, num_outputs: int) -> Captured | None:
+    def find(self, extent: Extent, num_outputs: int) -> CapturedGraph | None:
         """Return the smallest graph that serves, or None: a graph gives a row for each of its sequences at most."""
         decode_context, prefill_context = map(self._rounded, (extent.decode_context, extent.prefill_context))
         key = extent._replace(decode_context=decode_context, prefill_context=prefill_context), num_outputs

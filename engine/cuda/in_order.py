@@ -30,7 +30,7 @@ class InOrderStream:
         return nullcontext()
 
 
-class Rerun:
+class RerunGraph:
     """A graph that is computed anew at each replay.
 
     Its output is in the same place each time, as a captured graph's is.
@@ -68,7 +68,7 @@ class InOrderAccelerator:
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         """Return a graph that calls `run` at each replay."""
-        return Rerun(run)
+        return RerunGraph(run)
 
     def cut(self) -> None:
         """Do nothing: a run that is computed anew has no parts."""

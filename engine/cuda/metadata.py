@@ -96,7 +96,7 @@ def views(shape: StepShape, buffer: Tensor) -> StepFields[Tensor]:
     return StepFields(*found)
 
 
-class Staged(NamedTuple):
+class StagedIntegers(NamedTuple):
     """A step's integers: written on the host, then sent, then read on the device."""
 
     host: StepFields[NDArray[Any]]
@@ -113,19 +113,19 @@ class StepBuffers:
         self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=accelerator.device)
         self._sent: Event | None = None
 
-    def stage(self, shape: StepShape) -> Staged:
+    def stage(self, shape: StepShape) -> StagedIntegers:
         """Return places for a step of this shape; those of graphs are kept by the code that captured them."""
         num_bytes = num_bytes_of(shape)
         assert num_bytes <= self._host.numel(), f"{shape} takes {num_bytes} bytes of {self._host.numel()}"
         host = StepFields(*(view.numpy() for view in views(shape, self._host)))
-        return Staged(host, views(shape, self._device), num_bytes)
+        return StagedIntegers(host, views(shape, self._device), num_bytes)
 
     def begin(self) -> None:
         """Wait, before the host's side is written, until the last step's copy has read it, which rarely takes time."""
         if self._sent is not None:
             self._sent.synchronize()
 
-    def send(self, staged: Staged) -> None:
+    def send(self, staged: StagedIntegers) -> None:
         """Launch the copy of what was staged; the host's buffer is not written again before the copy is done."""
         self._device[: staged.num_bytes].copy_(self._host[: staged.num_bytes], non_blocking=True)
         self._sent = self._compute.record()

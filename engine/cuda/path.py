@@ -18,9 +18,9 @@ from engine.cuda.accelerator import Accelerator, Beside
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedAttention, PagedCache
 from engine.cuda.fill import Extent, Filler, extent_of, fill_work, row_slots
-from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
+from engine.cuda.graphs import CapturedGraph, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
-from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
+from engine.cuda.metadata import StagedIntegers, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, PausableForward
 from engine.models.decoder import Batch
@@ -177,7 +177,7 @@ class CudaPath:
             self._slots.place(slot, adapter)
         self._used = _Used(slots, self._slots.num_changes, [adapter.arrivals for _, adapter in adapters])
 
-    def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], waits: LayerWaits) -> Tensor:
+    def _replay(self, captured: CapturedGraph, plan: Plan, output_rows: Many[int], waits: LayerWaits) -> Tensor:
         self._send(captured.staged, plan, output_rows, captured.extent)
         waits.await_all()
         return captured.graph.replay(self._come_halfway)[: len(output_rows)]
@@ -188,11 +188,11 @@ class CudaPath:
         at_cut = self._at_cut(self._come_halfway)
         return self._decoder.forward(self._batch(staged.device, extent, waits, plan=plan), before=at_cut)
 
-    def _capture(self, extent: Extent) -> Captured:
+    def _capture(self, extent: Extent) -> CapturedGraph:
         staged, run = self._padded(extent)
-        return Captured(extent, staged, self._accelerator.capture(run))
+        return CapturedGraph(extent, staged, self._accelerator.capture(run))
 
-    def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
+    def _padded(self, extent: Extent) -> tuple[StagedIntegers, Callable[[], Tensor]]:
         """Return a padding step's sent integers, and the function that a graph of this extent captures."""
         staged = self._buffers.stage(self._shape(extent))
         self._send(staged, Plan([], []), [], extent)
@@ -232,7 +232,7 @@ class CudaPath:
             num_tables=self._cache.num_tables,
         )
 
-    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
+    def _send(self, staged: StagedIntegers, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
         """Send the plan's integers to the device, padded to the extent that was staged."""
         self._buffers.begin()
         num_rows, num_decode_rows = extent.num_rows, extent.num_decode_rows

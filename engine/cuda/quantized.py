@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.models.packed.files import PackedFiles
 from engine.models.packed.matrices import Float8Matrix, IntMatrix, PackedMatrix
-from engine.models.weights import Product, Stacked
+from engine.models.weights import Product, StackedMatrices
 from kernels.gpu.quantized.float8 import STRETCHES, Float8Rows, Float8Weight, float8_linear_, quantize
 from kernels.gpu.quantized.int4 import Int4Weight, int4_linear_, packed_int4
 from kernels.linear import Linear
@@ -79,7 +79,7 @@ class PackedProducts:
         """Make products on a device. rounds_inputs: inputs of matrices in FP8 are rounded to FP8, too."""
         self._files, self._device, self._rounds_inputs = files, device, rounds_inputs
 
-    def linear(self, matrices: Stacked, bias: Tensor | None) -> Product:
+    def linear(self, matrices: StackedMatrices, bias: Tensor | None) -> Product:
         """Return the product with the matrices.
 
         Raises UnsupportedModel: when one is missing or damaged.

@@ -24,7 +24,7 @@ from engine.device import AdapterIn, Device, blocks_within, context_length, kv_t
 from engine.lora.layer import groups_of, shapes_of
 from engine.models.decoder import Decoder
 from engine.models.states import StateTable
-from engine.models.weights import GroupedProduct, ModelWeights, Stacked, by_expert
+from engine.models.weights import GroupedProduct, ModelWeights, StackedMatrices, by_expert
 from engine.sampling.sampler import Sampler
 from kernels.gpu.activation import gelu_mul, silu_mul
 from kernels.gpu.experts import TritonGrouped, sorted_rows
@@ -54,7 +54,7 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
     return build_around(config, model, weights, accelerator)
 
 
-def triton_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
+def triton_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`)."""
     return TritonGrouped(*by_expert(matrices, bias, number))
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.cuda.accelerator import Accelerator
-from engine.transfers import Event, Fetched
+from engine.transfers import Event, FetchedTensor
 
 
-class Arriving:
+class ArrivingTensor:
     """A tensor in pinned memory that is being copied from the device; it is complete when its event has come."""
 
     def __init__(self, tensor: Tensor, event: Event) -> None:
@@ -39,11 +39,11 @@ class PinnedTransfers:
         pinned.copy_(source)
         return pinned.to(self._device, non_blocking=True)
 
-    def fetch(self, tensor: Tensor) -> Fetched:
+    def fetch(self, tensor: Tensor) -> FetchedTensor:
         """Launch the copy of a tensor to pinned memory, and return it as arriving."""
         pinned = self._pinned(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
         pinned.copy_(tensor, non_blocking=True)
-        return Arriving(pinned, self._accelerator.compute.record())
+        return ArrivingTensor(pinned, self._accelerator.compute.record())
 
     def _pinned(self, num_bytes: int) -> Tensor:
         return self._accelerator.host_buffer(num_bytes)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.cpu.quantization import Format, makers
-from engine.doctor.report import Choice, Measured
-from engine.models.weights import Product, Stacked
+from engine.doctor.report import Choice, Measurement
+from engine.models.weights import Product, StackedMatrices
 from kernels.cpu.linear import NativeLinear
 
 LAYERS = 30
@@ -27,7 +27,7 @@ READ_BYTES = 512 << 20
 MIN_ROUNDS = 3
 
 
-def measure(choice: Choice, seconds: float) -> Measured:
+def measure(choice: Choice, seconds: float) -> Measurement:
     """Measure both rates of a machine, each for about half of the seconds.
 
     choice: the choice on a CPU. The matrices are random: their products take as long as a model's.
@@ -47,7 +47,7 @@ def measure(choice: Choice, seconds: float) -> Measured:
         lambda: [linear(inputs[size]) for linear, (_, size) in zip(linears, shapes, strict=True)], seconds / 2
     )
     weights_bytes = sum(map(_num_bytes, linears, shapes, repeat(dtype)))
-    return Measured(
+    return Measurement(
         read_gb_per_s=round(rate / 1e9, 1),
         weights_bytes=weights_bytes,
         floor_ms=round(weights_bytes / rate * 1e3, 2),
@@ -61,13 +61,13 @@ def _num_bytes(linear: Product, shape: tuple[int, int], dtype: torch.dtype) -> i
     return shape[0] * shape[1] * dtype.itemsize
 
 
-def _random(shape: tuple[int, int], dtype: torch.dtype, name: str = "random") -> Stacked:
+def _random(shape: tuple[int, int], dtype: torch.dtype, name: str = "random") -> StackedMatrices:
     """Return a random matrix."""
 
     def take(name: str, shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, dtype=dtype)
 
-    return Stacked(take, (name,), (shape,))
+    return StackedMatrices(take, (name,), (shape,))
 
 
 def _read_rate(seconds: float) -> float:

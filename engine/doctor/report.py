@@ -49,12 +49,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The paths of the native kernels that this processor can run, the slowest first; empty without the library."""
     num_threads: int
     reasons: tuple[str, ...]
-    """Sentences that say why."""
+    """Sentences that give the reasons for the choice."""
     advice: tuple[str, ...]
     """Sentences that say what would make the engine faster; empty where nothing would."""
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """A short measurement of the chosen way, with matrices of the demo model's shapes."""
 
     read_gb_per_s: float
@@ -73,5 +73,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     gpus: tuple[Gpu, ...]
     choice: Choice
-    measured: Measured | None
+    measured: Measurement | None
     """The measurement; None where none was asked for, or the device is not a CPU."""

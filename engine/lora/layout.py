@@ -19,7 +19,7 @@ REORDERED = ("q_proj", "k_proj")
 _NORMS = ("q_norm", "k_norm")
 
 
-class Part(NamedTuple):
+class FusedPart(NamedTuple):
     """Rows from `first` of a fused matrix or bias, or all rows of one that goes by another name."""
 
     source: str
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     """The rows of the tensor."""
 
 
-def part_of(name: str, config: ModelConfig) -> Part | None:
+def part_of(name: str, config: ModelConfig) -> FusedPart | None:
     """Return where a tensor lies in a fused one or under another name; None where the model has it as Llama does.
 
     name: Llama's, such as `model.layers.0.self_attn.k_proj.weight`.
@@ -41,11 +41,11 @@ def part_of(name: str, config: ModelConfig) -> Part | None:
                 continue
             heights = [config.projection_shape(each)[1] for each in FUSED[module]]
             first = sum(heights[: FUSED[module].index(projection)])
-            return Part(name.replace(usual, f".{module}."), first, sum(heights))
+            return FusedPart(name.replace(usual, f".{module}."), first, sum(heights))
     for own, module in config.renamed:
         usual = f".{BLOCK_OF_PROJECTION[own]}.{own}."
         if usual in name:
-            return Part(name.replace(usual, f".{module}."), 0, config.projection_shapes()[own][1])
+            return FusedPart(name.replace(usual, f".{module}."), 0, config.projection_shapes()[own][1])
     return None
 
 

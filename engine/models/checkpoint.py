@@ -25,7 +25,7 @@ from engine.models.weights import (
     MakeLinear,
     MakeNorm,
     ModelWeights,
-    Stacked,
+    StackedMatrices,
     assemble,
     plain_embedding,
     plain_grouped,
@@ -154,10 +154,12 @@ class _Checkpoint:
             raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(shape)}")
         return found
 
-    def note(self, make: Callable[Concatenate[Stacked, Given], Made]) -> Callable[Concatenate[Stacked, Given], Made]:
+    def note(
+        self, make: Callable[Concatenate[StackedMatrices, Given], Made]
+    ) -> Callable[Concatenate[StackedMatrices, Given], Made]:
         """Return `make`, wrapped to record that its matrices were asked for, since `make` may read them elsewhere."""
 
-        def made(matrices: Stacked, /, *given: Given.args, **named: Given.kwargs) -> Made:
+        def made(matrices: StackedMatrices, /, *given: Given.args, **named: Given.kwargs) -> Made:
             for name, shape in zip(matrices.names, matrices.shapes, strict=True):
                 self._unread.difference_update(self._sources(name, shape))
             return make(matrices, *given, **named)

@@ -58,7 +58,7 @@ class TokenRows(Protocol):
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
 
-class Stacked:
+class StackedMatrices:
     """Matrices of one number of inputs, one below the other, that are read when they are asked for.
 
     names: the matrices' names in Hugging Face's checkpoints; shapes: [out, in] of each.
@@ -73,9 +73,9 @@ class Stacked:
         """The matrices as one tensor, which is read once."""
         return self.read(range(len(self.names)))
 
-    def of(self, which: Sequence[int]) -> Stacked:
+    def of(self, which: Sequence[int]) -> StackedMatrices:
         """Return some of the matrices, which are not read yet."""
-        return Stacked(self._take, [self.names[each] for each in which], [self.shapes[each] for each in which])
+        return StackedMatrices(self._take, [self.names[each] for each in which], [self.shapes[each] for each in which])
 
     def read(self, which: Sequence[int]) -> Tensor:
         """Return some of the matrices as one tensor, read anew."""
@@ -83,11 +83,11 @@ class Stacked:
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
-MakeLinear = Callable[[Stacked, Tensor | None], Product]  # of matrices and the bias of all their outputs
+MakeLinear = Callable[[StackedMatrices, Tensor | None], Product]  # of matrices and the bias of all their outputs
 # Of a table [V, H], and the product with the same table where the head is tied to it.
-MakeEmbedding = Callable[[Stacked, Product | None], TokenRows]
+MakeEmbedding = Callable[[StackedMatrices, Product | None], TokenRows]
 # Of all experts' matrices, one below the other, the biases of all outputs, and the number of experts.
-MakeGrouped = Callable[[Stacked, Tensor | None, int], GroupedProduct]
+MakeGrouped = Callable[[StackedMatrices, Tensor | None, int], GroupedProduct]
 MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 
 
@@ -186,17 +186,17 @@ class LayersInTurn(Sequence[LayerWeights]):
         )
 
 
-def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
+def plain_linear(matrices: StackedMatrices, bias: Tensor | None) -> Product:
     """Return the product with the matrices in the format of the file."""
     return Linear(matrices.tensor, bias)
 
 
-def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
+def plain_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with the matrices of experts in the format of the file."""
     return GroupedLinear(*by_expert(matrices, bias, number))
 
 
-def parts_of_expert(matrices: Stacked, number: int) -> list[range]:
+def parts_of_expert(matrices: StackedMatrices, number: int) -> list[range]:
     """Return which of the matrices are each expert's, of a number of experts."""
     each = len(matrices.names) // number
     return [range(expert * each, (expert + 1) * each) for expert in range(number)]
@@ -208,7 +208,7 @@ class GroupedInTurn:
     linear: makes the product with an expert's matrices.
     """
 
-    def __init__(self, linear: MakeLinear, matrices: Stacked, bias: Tensor | None, number: int) -> None:
+    def __init__(self, linear: MakeLinear, matrices: StackedMatrices, bias: Tensor | None, number: int) -> None:
         self._linear, self._matrices = linear, matrices
         self._parts = parts_of_expert(matrices, number)
         self._bias = None if bias is None else bias.view(number, -1)
@@ -222,13 +222,13 @@ class GroupedInTurn:
         return torch.cat(found)
 
 
-def by_expert(matrices: Stacked, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:
+def by_expert(matrices: StackedMatrices, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:
     """Return the matrices of a number of experts as [E, out, in], and the biases as [E, out]."""
     outputs = sum(height for height, _ in matrices.shapes) // number
     return matrices.tensor.view(number, outputs, -1), None if bias is None else bias.view(number, outputs)
 
 
-def plain_embedding(table: Stacked, head: Product | None) -> TokenRows:
+def plain_embedding(table: StackedMatrices, head: Product | None) -> TokenRows:
     """Return the embedding with the table in the format of the file."""
     return Embedding(table.tensor)
 
@@ -245,14 +245,14 @@ def assemble(
 ) -> ModelWeights:
     """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
-    table = Stacked(take, ("model.embed_tokens.weight",), ((config.vocab_size, hidden),))
+    table = StackedMatrices(take, ("model.embed_tokens.weight",), ((config.vocab_size, hidden),))
     each = LayersInTurn(
         lambda index: _layer(take, config, index, make_norm, make_linear, make_grouped), config.num_layers
     )
     layers = each if in_turn else list(each)
     norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
     is_tied = config.tie_word_embeddings
-    head = make_linear(table if is_tied else Stacked(take, ("lm_head.weight",), table.shapes), None)
+    head = make_linear(table if is_tied else StackedMatrices(take, ("lm_head.weight",), table.shapes), None)
     return ModelWeights(make_embedding(table, head if is_tied else None), layers, norm, head)
 
 
@@ -266,10 +266,10 @@ def _layer(
 ) -> LayerWeights:
     prefix, hidden = f"model.layers.{index}", config.hidden_size
 
-    def matrices(block: str, *projections: str) -> Stacked:
+    def matrices(block: str, *projections: str) -> StackedMatrices:
         names = [f"{prefix}.{block}.{projection}.weight" for projection in projections]
         widths, heights = zip(*(config.projection_shapes()[projection] for projection in projections), strict=True)
-        return Stacked(take, names, list(zip(heights, widths, strict=True)))
+        return StackedMatrices(take, names, list(zip(heights, widths, strict=True)))
 
     def bias(projection: str) -> Tensor:
         return take(f"{prefix}.self_attn.{projection}.bias", (config.projection_shapes()[projection][1],))
@@ -351,14 +351,14 @@ def _recurrent(
         return take(f"{prefix}.{name}.bias", (outputs,)) if has_bias else None
 
     names = recurrence.inputs
-    matrices = Stacked(
+    matrices = StackedMatrices(
         take, [f"{prefix}.{name}.weight" for name in names], [(outputs, hidden) for outputs in names.values()]
     )
     # No model with several matrices has biases.
     inputs = make_linear(matrices, bias(next(iter(names)), sum(names.values())))
     output_bias = bias(recurrence.output, hidden)
     output = make_linear(
-        Stacked(take, [f"{prefix}.{recurrence.output}.weight"], [(hidden, recurrence.num_values)]),
+        StackedMatrices(take, [f"{prefix}.{recurrence.output}.weight"], [(hidden, recurrence.num_values)]),
         None if output_bias is None else output_bias * config.residual_multiplier,
     )
     conv_bias = take(f"{block}.conv1d.bias", (channels,)) if recurrence.has_conv_bias else None
@@ -388,7 +388,7 @@ def _experts(
             for projection in projections
         ]
         bias = torch.cat([take(f"{name}.bias", (height,)) for name in each]) if experts.has_biases else None
-        matrices = Stacked(take, [f"{name}.weight" for name in each], [(height, width)] * len(each))
+        matrices = StackedMatrices(take, [f"{name}.weight" for name in each], [(height, width)] * len(each))
         return make_grouped(matrices, bias, experts.number)
 
     router = f"{prefix}.mlp.router"

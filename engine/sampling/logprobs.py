@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.protocol import MAX_LOGPROBS, TokenLogprobs
-from engine.transfers import Fetched, HostTransfers, Transfers
+from engine.transfers import FetchedTensor, HostTransfers, Transfers
 
 
 class PendingLogprobs:
@@ -17,7 +17,9 @@ class PendingLogprobs:
     top: the most likely tokens of each row and their log-probabilities.
     """
 
-    def __init__(self, chosen: Fetched, top: tuple[Fetched, Fetched] | None, counts: Many[int]) -> None:
+    def __init__(
+        self, chosen: FetchedTensor, top: tuple[FetchedTensor, FetchedTensor] | None, counts: Many[int]
+    ) -> None:
         self._chosen = chosen
         self._top = top
         self._counts = counts

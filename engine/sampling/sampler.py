@@ -16,8 +16,8 @@ from torch import Tensor
 from engine.sampling.choice import choose_on_host
 from engine.sampling.logits_processors import Adjust, Row, adjust_, process_logits_
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
-from engine.sequence import Sampled
-from engine.transfers import Fetched, HostTransfers, Transfers
+from engine.sequence import SampledToken
+from engine.transfers import FetchedTensor, HostTransfers, Transfers
 
 Choose = Callable[[Tensor, Many[Row]], Tensor]
 
@@ -29,20 +29,20 @@ class PendingTokens:
     """
 
     def __init__(
-        self, on_device: Tensor, token_ids: Fetched, asking: Many[int], logprobs: PendingLogprobs | None
+        self, on_device: Tensor, token_ids: FetchedTensor, asking: Many[int], logprobs: PendingLogprobs | None
     ) -> None:
         self.on_device = on_device
         self._token_ids = token_ids
         self._asking = asking
         self._logprobs = logprobs
 
-    def wait(self) -> list[Sampled]:
+    def wait(self) -> list[SampledToken]:
         """Return the token of each row, once it is on the host, and log-probabilities where they are wanted."""
         chosen = self._token_ids.wait().tolist()
-        sampled = [Sampled(token) if token >= 0 else Sampled(0, finite=False) for token in chosen]
+        sampled = [SampledToken(token) if token >= 0 else SampledToken(0, finite=False) for token in chosen]
         if self._logprobs is not None:
             for i, logprobs in zip(self._asking, self._logprobs.wait(), strict=True):
-                sampled[i] = Sampled(sampled[i].token_id, sampled[i].finite, logprobs)
+                sampled[i] = SampledToken(sampled[i].token_id, sampled[i].finite, logprobs)
         return sampled
 
 
@@ -81,6 +81,6 @@ class Sampler:
             logprobs = start_logprobs(unmodified, targets, counts, self._transfers)
         return PendingTokens(token_ids, self._transfers.fetch(token_ids), asking, logprobs)
 
-    def choose(self, logits: Tensor, rows: Many[Row]) -> list[Sampled]:
+    def choose(self, logits: Tensor, rows: Many[Row]) -> list[SampledToken]:
         """Choose one token per row as `start` does, and wait for the tokens."""
         return self.start(logits, rows).wait()

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Many
 import msgspec
 
 from engine.protocol import Delta, EngineError, FinishReason
-from engine.sequence import Chunk, ChunkResult, MatcherError, Sampled, Sequence
+from engine.sequence import Chunk, ChunkResult, MatcherError, SampledToken, Sequence
 
 NOT_A_NUMBER = "the model's output is not a number: the adapter or the weights overflow"
 
@@ -69,7 +69,7 @@ def _end_prompt(sequence: Sequence, progress: Progress) -> None:
         progress.delta = _delta(sequence, 0, [], "length")
 
 
-def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[int], progress: Progress) -> None:
+def _take_tokens(chunk: Chunk, sampled: Many[SampledToken], eos_token_ids: frozenset[int], progress: Progress) -> None:
     """Record the first token, and the one after each draft for as long as the drafts are what was sampled.
 
     Every token is drawn from its own conditional distribution with its own position's random number, and a draft only
@@ -79,7 +79,7 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
     """
     sequence = chunk.sequence
     sequence.num_draft_tokens += len(chunk.drafts)
-    shown: list[Sampled] = []
+    shown: list[SampledToken] = []
     stop_token_id: int | None = None
     for position, token in enumerate(sampled):
         if position and sampled[position - 1].token_id != chunk.drafts[position - 1]:
@@ -135,7 +135,7 @@ def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:
 def _delta(
     sequence: Sequence,
     num_new: int,
-    shown: Many[Sampled],
+    shown: Many[SampledToken],
     finish_reason: FinishReason | None,
     stop_token_id: int | None = None,
 ) -> Delta:

@@ -102,7 +102,7 @@ class RequestBook:
         error: EngineError | None = None,
         embedding: bytes | None = None,
     ) -> Final:
-        """Forget a request whose choices have all ended, and return its final."""
+        """Forget a request whose choices have all ended, and return its final message."""
         now_s = self._clock()
         del self._groups[group.request.request_id]
         band = self.band_of(group.request)

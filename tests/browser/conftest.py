@@ -14,7 +14,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
-from tests.browser.watched import WATCH_POLICY, Watched
+from tests.browser.watched import WATCH_POLICY, WatchedPage
 from tests.installation.databases import Databases
 from tests.patience import PATIENCE_S
 
@@ -23,7 +23,7 @@ SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (375, 812)}
 PAGE_PATIENCE_MS = 60_000
 expect.set_options(timeout=PAGE_PATIENCE_MS)
 
-Visit = Callable[..., Awaitable[Watched]]
+Visit = Callable[..., Awaitable[WatchedPage]]
 """A function `visit(email or None, mode="light")` that opens a page, signed in as this person, or not signed in."""
 
 
@@ -78,7 +78,7 @@ async def visit(
     idle: dict[BrowserContext, list[Page]],
     full: bool,
 ) -> AsyncIterator[Visit]:
-    opened: list[Watched] = []
+    opened: list[WatchedPage] = []
 
     async def context_of(email: str | None, mode: Mode) -> BrowserContext:
         if email is None:
@@ -90,10 +90,10 @@ async def visit(
             await contexts[email, mode].add_cookies([cookies[email]])  # type: ignore[list-item]
         return contexts[email, mode]
 
-    async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
+    async def visit(email: str | None = OWNER, mode: Mode = "light") -> WatchedPage:
         context = await context_of(email, mode)
         shown = idle[context].pop() if idle[context] else await context.new_page()
-        page = Watched(shown, browser_house.url, takes_pictures=full, loads=email != OWNER)
+        page = WatchedPage(shown, browser_house.url, takes_pictures=full, loads=email != OWNER)
         page.page.set_default_timeout(PAGE_PATIENCE_MS)
         opened.append(page)
         return page

@@ -12,7 +12,7 @@ from gateway.db.pool import Database
 from tests.browser.acts import expect_message
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
-from tests.browser.watched import Watched
+from tests.browser.watched import WatchedPage
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.live import BASE
 from tests.gateway.model_folder import make_model_folder
@@ -379,7 +379,7 @@ async def test_a_member_sees_their_own_and_may_not_pin(visit: Visit, browser_hou
     await expect(page.get_by_role("heading", name="There is no adapter of this name")).to_be_visible()
 
 
-async def buttons(watched: Watched, *beginnings: str) -> list[str]:
+async def buttons(watched: WatchedPage, *beginnings: str) -> list[str]:
     """Return the names of the page's buttons whose name starts with one of these beginnings."""
     await watched.settled()
     names = await watched.page.locator("main button").all_inner_texts()

@@ -14,15 +14,15 @@ from playwright.async_api import Locator, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, DAYS_OF_OLD_USAGE, OWNER, VIEWER, BrowserHouse
-from tests.browser.watched import Watched
+from tests.browser.watched import WatchedPage
 from tests.gateway.live import BASE
 
 
-def button(page: Watched, name: str) -> Locator:
+def button(page: WatchedPage, name: str) -> Locator:
     return page.page.get_by_role("button", name=name, exact=True)
 
 
-def dialog(page: Watched) -> Locator:
+def dialog(page: WatchedPage) -> Locator:
     return page.page.get_by_role("dialog")
 
 

@@ -8,7 +8,7 @@ from playwright.async_api import expect
 from tests.browser.conftest import Visit
 from tests.browser.door import door_to
 from tests.browser.house import ADMIN, BILLING, MEMBER, VIEWER, BrowserHouse
-from tests.browser.watched import Watched
+from tests.browser.watched import WatchedPage
 from tests.patience import least
 
 LOOKED_AT = """state => {
@@ -18,7 +18,7 @@ LOOKED_AT = """state => {
 """A script that sets the page's visibility state, since no window of this browser can be behind another one."""
 
 
-async def rail(page: Watched) -> list[str]:
+async def rail(page: WatchedPage) -> list[str]:
     await page.page.locator(".rail-links").wait_for(state="attached")
     return await page.page.locator(".rail-links .rail-link").all_inner_texts()
 

@@ -12,7 +12,7 @@ from tests.browser.acts import dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.house import PASSWORD, BrowserHouse
 from tests.browser.test_signin import type_login
-from tests.browser.watched import Watched
+from tests.browser.watched import WatchedPage
 
 PLATFORM = {
     "protocol": "ctap2",
@@ -26,7 +26,7 @@ SIGN_IN = "Sign in with a passkey"
 
 
 @asynccontextmanager
-async def device_of(page: Watched) -> AsyncIterator[tuple[CDPSession, dict[str, Any]]]:
+async def device_of(page: WatchedPage) -> AsyncIterator[tuple[CDPSession, dict[str, Any]]]:
     """Attach a virtual authenticator to the browser. Give the DevTools session, and arguments that name the device."""
     session = await page.page.context.new_cdp_session(page.page)
     await session.send("WebAuthn.enable")
@@ -35,7 +35,7 @@ async def device_of(page: Watched) -> AsyncIterator[tuple[CDPSession, dict[str, 
     await session.send("WebAuthn.disable")
 
 
-def at_localhost(page: Watched) -> Watched:
+def at_localhost(page: WatchedPage) -> WatchedPage:
     """Return the page, with URLs of the host name that passkeys belong to."""
     page.url = page.url.replace("127.0.0.1", "localhost")
     return page

@@ -17,7 +17,7 @@ from gateway.domain.tenancy.recovery import NUM_CODES
 from gateway.domain.tenancy.totp import STEP_S, code_at
 from tests.browser.conftest import Visit, sign_in
 from tests.browser.house import OWNER, PASSWORD, VIEWER, BrowserHouse
-from tests.browser.watched import Watched
+from tests.browser.watched import WatchedPage
 from tests.patience import PATIENCE_S
 
 WRONG = "401 POST /admin/v1/login"
@@ -25,7 +25,7 @@ ENDED = "401 (GET|POST) /(v1/organization|admin/v1)/"
 MODULE = re.compile(r"M(\d+) (\d+)h1v1h-1z")
 
 
-async def type_login(page: Watched, email: str, password: str = PASSWORD) -> None:
+async def type_login(page: WatchedPage, email: str, password: str = PASSWORD) -> None:
     await page.page.get_by_label("E-mail").fill(email)
     await page.page.get_by_label("Password").fill(password)
     await page.page.keyboard.press("Enter")
@@ -119,7 +119,7 @@ async def test_signing_out_in_one_tab_shows_in_the_others_at_once(visit: Visit, 
     page.expect(ENDED)
     await page.page.context.add_cookies([await sign_in(browser_house.url, VIEWER)])  # type: ignore[list-item]
     await page.open("account")
-    other = Watched(await page.page.context.new_page(), browser_house.url)
+    other = WatchedPage(await page.page.context.new_page(), browser_house.url)
     await other.open("account")
     await other.page.get_by_role("button", name="Account of").click()
     await other.page.get_by_role("menuitem", name="Sign out").click()

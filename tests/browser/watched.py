@@ -39,7 +39,7 @@ BEGIN = """async path => {
 FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
 
-class Watched:
+class WatchedPage:
     """A page and its failures.
 
     expected: patterns of "STATUS METHOD PATH", or of messages of the console, that a test causes.

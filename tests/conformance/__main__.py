@@ -11,7 +11,7 @@ from typing import get_args
 
 import msgspec
 
-from tests.conformance.environments import Unavailable
+from tests.conformance.environments import SuiteUnavailable
 from tests.conformance.page import page
 from tests.conformance.results import Outcome, Result, load_result, store_result, to_run_again
 from tests.conformance.run import installed, run_command
@@ -65,12 +65,12 @@ def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Re
     tree: the hash of the sources as they are now.
     num_units: the units of the demo's experiment, which is not started with 0.
     """
-    commands: list[tuple[Suite, list[str] | Unavailable]] = []
+    commands: list[tuple[Suite, list[str] | SuiteUnavailable]] = []
     for suite in suites:
         print(f"installing for {suite.title} ...", file=sys.stderr, flush=True)
         try:
             commands.append((suite, installed(suite, build)))
-        except Unavailable as unavailable:
+        except SuiteUnavailable as unavailable:
             commands.append((suite, unavailable))
     results = []
     for plays, site_of in ((False, partial(serving, num_units=num_units)), (True, playing)):
@@ -85,8 +85,8 @@ def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Re
     return results
 
 
-def _ran(suite: Suite, command: list[str] | Unavailable, site: Site, folder: Path, tree: str) -> Result:
-    if isinstance(command, Unavailable):
+def _ran(suite: Suite, command: list[str] | SuiteUnavailable, site: Site, folder: Path, tree: str) -> Result:
+    if isinstance(command, SuiteUnavailable):
         result = Result(suite.name, suite.versions(), not_run=str(command))
     else:
         result = run_command(suite, command, site, folder)

@@ -15,7 +15,7 @@ from tests.conformance.suites import NODE, Suite
 INSTALL_TIMEOUT_S = 1800.0
 
 
-class Unavailable(Exception):
+class SuiteUnavailable(Exception):
     """The error for a suite that cannot be installed here; the message has the reason, in one line."""
 
 
@@ -39,7 +39,7 @@ def node_environment(folder: Path) -> Path:
     """Return the `node` of a folder with the packages that clients/node pins and its tests, beside which modules are
     looked up."""
     if shutil.which("npm") is None:
-        raise Unavailable("npm is not installed")
+        raise SuiteUnavailable("npm is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     for source in NODE.iterdir():
         shutil.copy(source, folder)
@@ -62,13 +62,13 @@ def _note_made(folder: Path, wanted: str) -> None:
 def _run(command: list[str], cwd: Path) -> None:
     """Run a command.
 
-    Raises Unavailable: when the command fails, with the last line that the command wrote.
+    Raises SuiteUnavailable: when the command fails, with the last line that the command wrote.
     """
     cwd.mkdir(parents=True, exist_ok=True)
     try:
         ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} took longer than {INSTALL_TIMEOUT_S:.0f} s") from None
+        raise SuiteUnavailable(f"{command[0]} took longer than {INSTALL_TIMEOUT_S:.0f} s") from None
     if ended.returncode != 0:
         said = (ended.stderr or ended.stdout).strip().splitlines() or ["it said nothing"]
-        raise Unavailable(f"{' '.join(command[:4])}: {said[-1]}")
+        raise SuiteUnavailable(f"{' '.join(command[:4])}: {said[-1]}")

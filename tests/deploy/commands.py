@@ -10,7 +10,7 @@ from gateway.cli import main
 from tests.deploy.gateways import inherited
 
 
-class Done(NamedTuple):
+class CommandOutcome(NamedTuple):
     """The outcome of a command."""
 
     returncode: int
@@ -18,10 +18,10 @@ class Done(NamedTuple):
     stderr: str
 
 
-def lorikeet(environ: dict[str, str], *words: str) -> Done:
+def lorikeet(environ: dict[str, str], *words: str) -> CommandOutcome:
     """Run a command in this process. environ: all of Lorikeet's variables, beside others of this process."""
     others = {name: value for name, value in inherited().items() if name != "DATABASE_URL"}
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(words, others | environ)
-    return Done(code, out.getvalue(), err.getvalue())
+    return CommandOutcome(code, out.getvalue(), err.getvalue())

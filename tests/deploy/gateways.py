@@ -146,7 +146,7 @@ class Activated:
         wait_ready(f"http://{self._operator_urls[number]}", check=self._process.check, log=self._process.output)
 
 
-class Shared:
+class SharedSocketGateway:
     """A gateway with the code of any tree, on a socket that it shares with others and that outlives it."""
 
     def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:

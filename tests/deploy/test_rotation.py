@@ -24,7 +24,7 @@ from gateway.domain.content.keys import ContentKey, parse_keys
 from gateway.support.cipher import Cipher, Place, Sealed
 from tests.deploy.balancers import Balancer, program
 from tests.deploy.client import Client
-from tests.deploy.commands import Done, lorikeet
+from tests.deploy.commands import CommandOutcome, lorikeet
 from tests.deploy.gateways import OwnPort
 from tests.deploy.test_upgrade import answers, check, site_of, under_load
 from tests.drills.ground import Ground, running_ground
@@ -58,7 +58,7 @@ class Operator:
         self.former_key: Key | None = None
         """The tenant's API key before its rotation, which works for GRACE_S longer."""
 
-    def run(self, *words: str, **environ: str) -> Done:
+    def run(self, *words: str, **environ: str) -> CommandOutcome:
         environ = {"LORIKEET_URL": self.ground.gateways[0].url, "LORIKEET_ADMIN_KEY": self.admin_key} | environ
         return lorikeet({"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ, *words)
 

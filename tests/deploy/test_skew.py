@@ -27,8 +27,8 @@ import pytest
 
 from gateway.domain.tenancy.keys import new_key
 from tests.deploy.client import Client, Outcome
-from tests.deploy.commands import Done, lorikeet
-from tests.deploy.gateways import DRAIN_S, Shared, of_tree
+from tests.deploy.commands import CommandOutcome, lorikeet
+from tests.deploy.gateways import DRAIN_S, SharedSocketGateway, of_tree
 from tests.deploy.load import Size, check_whole, load
 from tests.deploy.test_upgrade import NOTICED_S, NUM_STREAMS, REQUESTS_PER_S, SECONDS
 from tests.deploy.trees import OF_TOMORROW, MakeTree, next_tree, present_tree, previous_tree
@@ -90,7 +90,9 @@ class Installation:
             "LORIKEET_DRAIN_SECONDS": str(DRAIN_S),
             "LORIKEET_MAX_CONNECTIONS_PER_ADDRESS": "0",
         }
-        self.gateways = [Shared(listener, self._environ, folder / f"gateway-{number}.log") for number in range(2)]
+        self.gateways = [
+            SharedSocketGateway(listener, self._environ, folder / f"gateway-{number}.log") for number in range(2)
+        ]
         self._agent: ChildProcess | None = None
 
     def command(self, tree: Path, *words: str, is_refused: bool = False) -> Any:
@@ -99,12 +101,12 @@ class Installation:
         assert done.returncode == int(is_refused), (words, done.stdout, done.stderr)
         return json.loads(done.stdout)
 
-    def _run(self, tree: Path, *words: str) -> Done:
+    def _run(self, tree: Path, *words: str) -> CommandOutcome:
         if tree == self._present:
             return lorikeet(self._environ, *words)
         command, environ = [sys.executable, "-m", "gateway.cli", *words], {**self._environ, **of_tree(tree)}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
-        return Done(done.returncode, done.stdout, done.stderr)
+        return CommandOutcome(done.returncode, done.stdout, done.stderr)
 
     def begin(self, tree: Path) -> str:
         """Start all parts with the code of a tree on an empty database; return a tenant's key."""

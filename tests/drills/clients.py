@@ -27,7 +27,7 @@ UNREAD = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
 KINDS = ("silent", "half a head", "dripping", "not reading")
 
 
-class Ends(msgspec.Struct):
+class ConnectionEnds(msgspec.Struct):
     """The ways in which clients' connections ended.
 
     took_s: the seconds until each client's connection was closed, by the client's kind. refused: the number of clients
@@ -38,7 +38,7 @@ class Ends(msgspec.Struct):
     refused: int = 0
 
 
-async def client(kind: str, port: int, address: str, ends: Ends) -> None:
+async def client(kind: str, port: int, address: str, ends: ConnectionEnds) -> None:
     loop, begun_s = asyncio.get_running_loop(), 0.0
     sock = socket.socket()
     sock.setblocking(False)
@@ -86,7 +86,7 @@ async def new_clients(port: int, until_done: asyncio.Event, waits_s: list[float]
         await asyncio.sleep(1)
 
 
-async def _flood(number: int, ground: Ground, ends: Ends, waits_s: list[float], grown: list[int]) -> None:
+async def _flood(number: int, ground: Ground, ends: ConnectionEnds, waits_s: list[float], grown: list[int]) -> None:
     gateway = ground.gateways[0]
     assert gateway.pid is not None
     before, done = rss_bytes(gateway.pid), asyncio.Event()
@@ -110,7 +110,7 @@ def slow_clients(number: int, folder: Path, rng: random.Random) -> Outcome:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         with running_ground(folder, changes={"head_seconds": HEAD_S, "unread_seconds": UNREAD_S}) as ground:
-            ends, waits_s, grown = Ends(), list[float](), list[int]()
+            ends, waits_s, grown = ConnectionEnds(), list[float](), list[int]()
             with ground.traffic(0.1, rng.randrange(1 << 30)) as traffic:
                 traffic.more_answers(10)
                 before_s, pid = cpu_s(ground.gateways[0].pid or 0), ground.gateways[0].pid or 0

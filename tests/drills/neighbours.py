@@ -48,7 +48,7 @@ FULL, SMALL = Size(6, 4.0, 300_000), Size(3, 4.0, 30_000)
 """A try of the full size takes a minute, and has 480 requests of the victim on either side."""
 
 
-class Waits(msgspec.Struct):
+class VictimWaits(msgspec.Struct):
     """The victim's milliseconds to first text, and the processor seconds of all parts meanwhile."""
 
     alone_ms: list[int] = []
@@ -92,8 +92,8 @@ async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random)
     return list(await asyncio.gather(*tasks))
 
 
-async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: random.Random) -> Waits:
-    waits, parts = Waits(), Processors(_parts(ground, noise))
+async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: random.Random) -> VictimWaits:
+    waits, parts = VictimWaits(), Processors(_parts(ground, noise))
 
     async def side(found_ms: list[int], busy: Seconds) -> float:
         await asyncio.sleep(SETTLE_S)
@@ -132,7 +132,7 @@ def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
         site = asyncio.run(prepare(ground, kind, folder / "adapter", size.num_events))
         victim = asyncio.run(make_key(ground.postgres.dsn, "victim"))
         with neighbour(kind, site) as noise:
-            tries = list[Waits]()
+            tries = list[VictimWaits]()
             while not tries or (tries[-1].ratio > MAX_SLOWER and len(tries) < TRIES):
                 tell(f"try {len(tries) + 1} of at most {TRIES}, {2 * size.rounds * (SETTLE_S + size.phase_s):.0f} s")
                 tries.append(asyncio.run(_measure(ground, victim, noise, size, rng)))

@@ -67,7 +67,7 @@ NUM_STREAMS, STREAM_TOKENS = 8, 400
 """The streams of the tenant whose gaps are measured, and the tokens of each."""
 
 
-class Dear(msgspec.Struct, frozen=True):
+class ExpensiveRequest(msgspec.Struct, frozen=True):
     """A request that may be expensive to handle, with words that distinguish it from the others."""
 
     name: str
@@ -122,14 +122,14 @@ def _properties(described: dict[str, Any], schema: dict[str, Any]) -> set[str]:
     return found
 
 
-def dear_requests(described: dict[str, Any]) -> Iterator[Dear]:
+def dear_requests(described: dict[str, Any]) -> Iterator[ExpensiveRequest]:
     """Yield each field of each body with each filling, and each header with texts of the largest size."""
     filled = fillings()
     for path, field in fields_of(described):
         good = {"model": BASE} | MINIMAL.get(path, {})
         for kind, value in filled.items():
             body = msgspec.json.encode(good | {field: msgspec.Raw(value)})
-            yield Dear(f"{path} {field}: {kind}", path.replace("{", "").replace("}", ""), body)
+            yield ExpensiveRequest(f"{path} {field}: {kind}", path.replace("{", "").replace("}", ""), body)
     path = "/v1/chat/completions"
     body = msgspec.json.encode({"model": BASE} | MINIMAL[path])
     for name in HEADERS:
@@ -140,8 +140,8 @@ def dear_requests(described: dict[str, Any]) -> Iterator[Dear]:
             ("quotes", '"\\'),
             ("digits", "1"),
         ):
-            yield Dear(f"{name}: {kind}", path, body, {name: text * (HEADER_SIZE // len(text))})
-    yield Dear("many headers", path, body, {f"x-{number}": "a" for number in range(5000)})
+            yield ExpensiveRequest(f"{name}: {kind}", path, body, {name: text * (HEADER_SIZE // len(text))})
+    yield ExpensiveRequest("many headers", path, body, {f"x-{number}": "a" for number in range(5000)})
 
 
 class Sender:
@@ -161,7 +161,7 @@ class Sender:
         self._num_left = 0
         self._http = httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False)
 
-    def send(self, dear: Dear) -> None:
+    def send(self, dear: ExpensiveRequest) -> None:
         """Send a request; repeat it a few times if it blocked the loop, since other work of the machine only makes a
         beat longer."""
         beats_s = [self._once(dear)]
@@ -171,7 +171,7 @@ class Sender:
         if min(beats_s) > MAX_HOLD_S:
             self.slow.append(f"{dear.name}: {1000 * min(beats_s):.0f} ms")
 
-    def _once(self, dear: Dear) -> float:
+    def _once(self, dear: ExpensiveRequest) -> float:
         if self._key is None or not self._num_left:
             self._key = asyncio.run(make_key(self._dsn, f"dear {self.statuses.total()}"))
             self._num_left = NUM_BODIES_OF_A_PROJECT

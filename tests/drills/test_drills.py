@@ -21,7 +21,7 @@ from tests.drills.__main__ import DRILLS, HEAD, Row, line_of
 from tests.drills.distances import DelayProxy
 from tests.drills.drill import Outcome
 from tests.drills.growth import slope
-from tests.drills.neighbours import MAX_SLOWER, Waits
+from tests.drills.neighbours import MAX_SLOWER, VictimWaits
 from tests.drills.noise import KINDS
 from tests.drills.processors import Processors, between, shares
 from tests.drills.requests import HEADER_SIZE, HEADERS, TEXTS, dear_requests, fields_of, fillings
@@ -58,10 +58,10 @@ def test_a_soak_with_one_wrong_answer_has_not_held() -> None:
 
 def test_a_victim_waits_by_the_slowest_hundredth() -> None:
     quick, slow = [50] * 990, [70] * 10
-    assert Waits(quick + slow, quick + slow).ratio == 1.0
-    assert Waits(quick + slow, [50] * 980 + [200] * 20).ratio > MAX_SLOWER
-    assert "p99 50 -> 200 ms" in str(Waits([50] * 1000, [50] * 980 + [200] * 20))
-    assert Waits([0] * 10, [1] * 10).ratio == 1.0, "nothing is divided by a wait of no time"
+    assert VictimWaits(quick + slow, quick + slow).ratio == 1.0
+    assert VictimWaits(quick + slow, [50] * 980 + [200] * 20).ratio > MAX_SLOWER
+    assert "p99 50 -> 200 ms" in str(VictimWaits([50] * 1000, [50] * 980 + [200] * 20))
+    assert VictimWaits([0] * 10, [1] * 10).ratio == 1.0, "nothing is divided by a wait of no time"
 
 
 def test_a_part_takes_what_its_processes_and_those_they_started_take() -> None:

@@ -97,7 +97,8 @@ def model_of_mutants(folder: Path) -> Path:
 class Uploader:
     """A client that uploads mutants to a gateway in this process, and records how long its loop was blocked.
 
-    longest_s: the longest beat of all. slow: a line for each mutant whose beats are all too long.
+    longest_s: the longest time for which an upload blocked the loop. slow: a line for each mutant that blocked it for
+    too long in every try.
     """
 
     def __init__(self, gateway: LiveGateway, dsn: str, operator_key: str, folder: Path) -> None:

@@ -6,7 +6,7 @@ from playwright.async_api import async_playwright, expect
 
 from gateway.serve.bootstrap import read_env_file
 from tests.browser.install import find_chromium
-from tests.browser.watched import WATCH_POLICY, Watched
+from tests.browser.watched import WATCH_POLICY, WatchedPage
 from tests.e2e.installation import BASE, Installation
 
 
@@ -16,7 +16,7 @@ async def test_the_first_person_signs_in_and_sees_what_runs(installation: Instal
         browser = await playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         context = await browser.new_context(reduced_motion="reduce")
         await context.add_init_script(WATCH_POLICY)
-        page = Watched(await context.new_page(), installation.url)
+        page = WatchedPage(await context.new_page(), installation.url)
         await page.page.goto(installation.url)
         await page.page.wait_for_url("**/admin/signin")
         await page.page.get_by_label("E-mail").fill(login["email"])

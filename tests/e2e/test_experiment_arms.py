@@ -32,7 +32,7 @@ from tests.e2e.installation import Installation
 from tests.e2e.signatures.model import Signature, write_signature
 from tests.e2e.signatures.tenants import FILES, signatures
 from tests.e2e.test_usage_survives import gateway_pid
-from tests.gateway.experiments.making import ArmOf, Made, start_experiment
+from tests.gateway.experiments.making import ArmOf, StartedExperiment, start_experiment
 from tests.patience import PATIENCE_S
 
 NUM_REQUESTS, NUM_REQUESTS_FULL = 200, 5_000
@@ -47,7 +47,7 @@ VERSIONS = {"a0": 3, "a1": 2}
 HEADER = "x-lorikeet-experiment"
 
 
-class Answered(msgspec.Struct, frozen=True):
+class AnsweredRequest(msgspec.Struct, frozen=True):
     """The request id, tenant, unit and arm of one answered request."""
 
     request_id: str
@@ -65,16 +65,16 @@ class Tenant(msgspec.Struct, frozen=True):
     project_id: str
     key: str
     says: dict[tuple[str, int], str]
-    made: Made
+    made: StartedExperiment
 
-    def check(self, unit: str, reply: httpx.Response, text: str) -> Answered:
+    def check(self, unit: str, reply: httpx.Response, text: str) -> AnsweredRequest:
         """Check that header, adapter and text are of the arm that the unit has."""
         at = assign(self.made.split, unit, b"").arm
         arm = ARMS[at]
         assert reply.headers[HEADER] == f'"support-tone";v=1;arm="{arm.name}";reason=split', (unit, reply.headers)
         assert reply.headers["x-lorikeet-adapter"] == f"{arm.adapter}@{arm.version}", (unit, reply.headers)
         assert arm.adapter is not None and set(text) == {self.says[arm.adapter, arm.version]}, (unit, text)
-        return Answered(reply.headers["x-request-id"], self.project_id, unit, at)
+        return AnsweredRequest(reply.headers["x-request-id"], self.project_id, unit, at)
 
 
 async def test_the_recorded_arm_is_the_served_arm(signs: Installation, tmp_path: Path, full: bool) -> None:
@@ -89,7 +89,7 @@ async def test_the_recorded_arm_is_the_served_arm(signs: Installation, tmp_path:
     ):
         says = (signature for signature in _distinct(signatures(rng)))
         tenants = [await _tenant(installation, admin, tmp_path / str(number), says) for number in range(2)]
-        left, answered, outcomes = itertools.count(), list[Answered](), Counter[str]()
+        left, answered, outcomes = itertools.count(), list[AnsweredRequest](), Counter[str]()
         over = asyncio.Event()
         changing = asyncio.create_task(_keep_promoting(admin, tenants, over, outcomes))
         clients = [
@@ -180,7 +180,7 @@ async def _client(
     rng: random.Random,
     left: Iterator[int],
     num_requests: int,
-    answered: list[Answered],
+    answered: list[AnsweredRequest],
     outcomes: Counter[str],
 ) -> None:
     while next(left) < num_requests:
@@ -230,7 +230,11 @@ async def _stream(http: httpx.AsyncClient, key: str, unit: str) -> Shown:
 
 
 async def _trouble(
-    installation: Installation, answered: list[Answered], num_requests: int, num_troubles: int, outcomes: Counter[str]
+    installation: Installation,
+    answered: list[AnsweredRequest],
+    num_requests: int,
+    num_troubles: int,
+    outcomes: Counter[str],
 ) -> None:
     """Cause faults as requests are answered: kill a gateway, restart everything and kill the engine, in turn."""
     troubles = itertools.cycle((_kill_gateway, _restart, _kill_engine))
@@ -260,7 +264,7 @@ async def _connected(installation: Installation) -> Database:
     return await Database.connect(dsn)
 
 
-async def _check_ledger(installation: Installation, tenants: list[Tenant], answered: list[Answered]) -> None:
+async def _check_ledger(installation: Installation, tenants: list[Tenant], answered: list[AnsweredRequest]) -> None:
     """Check that the ledger, and its sums by unit, agree with all replies."""
     async with await _connected(installation) as database:
         cipher = Cipher(content_keys(None, installation.data_dir / "content.key"))

@@ -39,7 +39,7 @@ MARKS = (
     "from agents",
     "/rerank",
 )
-"""Words that only one program has each, by which its test finds it."""
+"""Words of which each is in one program of the README alone, by which the program's test finds it."""
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from engine.statistics import Statistics
 from tests.engine.harness import collect
 from tests.engine.lora.loading import LoadsAtOnce
 from tests.engine.scheduling.scheduler_model import EOS, VOCAB, CountingMatcher, HashingRunner
-from tests.engine.steps import Computed
+from tests.engine.steps import ComputedStep
 
 LIMITS = Limits(
     max_num_seqs=4,
@@ -51,8 +51,8 @@ PROMPT = list(range(10, 30))
 NUM_BLOCKS = 64
 
 
-class Answered(msgspec.Struct):
-    """A compiler's answer, with the fields of `engine.compilations.Compiled`."""
+class CompilerAnswer(msgspec.Struct):
+    """A compiler's answer, with the fields of `engine.compilations.CompilationResult`."""
 
     request_id: str
     make_matcher: Callable[[], Matcher] | None
@@ -74,14 +74,16 @@ class SlowCompiler:
     def withdraw(self, request_id: str) -> None:
         self.withdrawn.append(request_id)
 
-    def ready(self) -> list[Answered]:
+    def ready(self) -> list[CompilerAnswer]:
         self._asked += 1
         if self._asked < 2:
             return []
         done, self.submitted = self.submitted, []
         refused = EngineError("invalid_request", "grammar: bad is not supported")
         return [
-            Answered(name, None, refused) if grammar.source == "bad" else Answered(name, CountingMatcher, None)
+            CompilerAnswer(name, None, refused)
+            if grammar.source == "bad"
+            else CompilerAnswer(name, CountingMatcher, None)
             for name, grammar in done
         ]
 
@@ -174,13 +176,13 @@ class CommandsByStep:
         for command in self._later.get(self._step, []):
             self._mailbox.command(command)  # type: ignore[arg-type]
 
-    def launch(self, plan: Plan) -> Computed:
+    def launch(self, plan: Plan) -> ComputedStep:
         self._note(plan)
         self._tell("launch", self._step)
         results = self._runner.run(plan)
         if any(what != "part" and step == self._step for what, step in self._faults):
             self._runner.corrupt_cache(plan)
-        return Computed(results, partial(self._tell, step=self._step))
+        return ComputedStep(results, partial(self._tell, step=self._step))
 
     def _tell(self, what: str, step: int) -> None:
         self.journal.append(f"{what} {step}")
@@ -188,7 +190,7 @@ class CommandsByStep:
             raise self._faults[what, step]
 
 
-class Shelf:
+class OneByteLoader:
     """An adapter loader that makes adapters of one byte, unless the host tier has the adapter."""
 
     def __init__(self, host: HostTier) -> None:
@@ -219,7 +221,7 @@ def run_core(
     """
     with contextlib.closing(Mailbox()) as mailbox:
         host = HostTier(max_bytes=8)
-        pool = AdapterPool(Shelf(host), 2, wake=lambda: mailbox.command(Wake()), executor=LoadsAtOnce())
+        pool = AdapterPool(OneByteLoader(host), 2, wake=lambda: mailbox.command(Wake()), executor=LoadsAtOnce())
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))

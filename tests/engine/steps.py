@@ -10,7 +10,7 @@ import msgspec
 from engine.sequence import ChunkResult
 
 
-class Computed(msgspec.Struct):
+class ComputedStep(msgspec.Struct):
     """A step that is finished at its launch.
 
     tell: called with what is waited for, "half" or "results"; may raise.

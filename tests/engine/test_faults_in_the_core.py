@@ -7,13 +7,13 @@ import torch
 
 from engine.protocol import Abort, StepOutputs
 from tests.engine.scheduling.scheduler_model import expected_choice
-from tests.engine.scripted_core import Answered, SlowCompiler, final, request, run_core, text
+from tests.engine.scripted_core import CompilerAnswer, SlowCompiler, final, request, run_core, text
 
 
 class BrokenOnce(SlowCompiler):
     """A compiler that fails when it is asked during the first step."""
 
-    def ready(self) -> list[Answered]:
+    def ready(self) -> list[CompilerAnswer]:
         if self._asked == 1:
             self._asked += 1
             raise ValueError("the compiler broke")

@@ -35,7 +35,7 @@ AFTER_CONTENT_S = 0.1
 """Seconds within which an upload whose content has been stored is referred to, probed and promoted."""
 
 
-class Promised(msgspec.Struct):
+class Promises(msgspec.Struct):
     """The promises in replies before the gateway was killed.
 
     ready: adapters and versions that a reply called ready. current: the version of `STEADY` that a reply called
@@ -47,7 +47,7 @@ class Promised(msgspec.Struct):
     gone: list[str] = []
 
 
-class Left(msgspec.Struct):
+class UnfinishedTasks(msgspec.Struct):
     """The numbers of unfinished tasks after the kills.
 
     num_claims: probes that a dead gateway had begun. num_imports: imports that no gateway worked on. num_contents:
@@ -58,8 +58,8 @@ class Left(msgspec.Struct):
     num_imports: int = 0
     num_contents: int = 0
 
-    def __add__(self, other: Left) -> Left:
-        return Left(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+    def __add__(self, other: UnfinishedTasks) -> UnfinishedTasks:
+        return UnfinishedTasks(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 class AdapterSite:
@@ -71,7 +71,7 @@ class AdapterSite:
         self.settings = Settings(data_dir=folder / "data", model=str(model_dir), model_name=BASE, drain_seconds=10)
         self.settings.run_dir.mkdir(parents=True)
         self.gateway = Gateway(self.settings, dsn, 0)
-        self.promised = Promised()
+        self.promised = Promises()
         self._dsn = dsn
         self._folder = folder
         self._engine = FakeEngine(self.settings.engine.endpoint, model_dir)
@@ -129,7 +129,7 @@ class AdapterSite:
 
     # what must hold
 
-    async def check(self, promised: Promised, touched: Collection[str]) -> None:
+    async def check(self, promised: Promises, touched: Collection[str]) -> None:
         """Check a gateway that has just started again against what clients were promised.
 
         touched: names of the adapters that were worked on.
@@ -144,7 +144,7 @@ class AdapterSite:
         for name in listed.keys() & touched:
             await self._check_servable(name, listed[name]["version"])
 
-    async def settle(self) -> Left:
+    async def settle(self) -> UnfinishedTasks:
         """Complete all interrupted work by moving time forward; return what there was.
 
         Checks that nothing is left over.
@@ -176,8 +176,8 @@ class AdapterSite:
             " ON a.id = v.adapter_id WHERE a.removed_at IS NULL AND v.state = 'ready'"
         )
         assert set(store.digests()) == referenced
-        await self.check(Promised(), await self.names())
-        return Left(num_claimed, num_imports, num_orphans)
+        await self.check(Promises(), await self.names())
+        return UnfinishedTasks(num_claimed, num_imports, num_orphans)
 
     def num_contents(self) -> int:
         """Return the number of contents in the store."""
@@ -250,7 +250,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
     if removable := [each for each in await site.names() if each not in (STEADY, name)]:
         work.append(site.delete(chance.choice(removable)))
-    site.promised, num_before, imports_before = Promised(), site.num_contents(), await site.imports_at_work()
+    site.promised, num_before, imports_before = Promises(), site.num_contents(), await site.imports_at_work()
     tasks = [asyncio.create_task(each) for each in work]
     if seed % 4 == 3:  # however long anything takes here, this one meets an import
         async with asyncio.timeout(PATIENCE_S):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.adapter_site import AdapterSite, Left, interrupted
+from tests.faults.adapter_site import AdapterSite, UnfinishedTasks, interrupted
 
 NUM_KILLS, NUM_KILLS_FULL = 4, 200
 MAX_AT_WORK = 10
@@ -29,7 +29,7 @@ async def test_a_killed_gateway_leaves_no_half_adapter(dsn: str, tmp_path: Path,
         start_s = time.monotonic()
         await site.upload("timed")
         span_s = 1.2 * (time.monotonic() - start_s)
-        left = Left()
+        left = UnfinishedTasks()
         for seed in range(first_seed, first_seed + num_kills):
             try:
                 await interrupted(site, seed, span_s)

@@ -34,7 +34,7 @@ from gateway.settings import Settings
 from gateway.support.cipher import Cipher
 from tests.faults.processes import Engine, Gateway
 from tests.gateway.bases import put_adapter
-from tests.gateway.experiments.making import ArmOf, Made, start_experiment
+from tests.gateway.experiments.making import ArmOf, StartedExperiment, start_experiment
 from tests.gateway.limits.fleet import set_prices
 from tests.gateway.live import BASE, make_operator_key
 from tests.gateway.model_folder import make_model_folder
@@ -76,7 +76,7 @@ class Tenant(msgspec.Struct, frozen=True):
     """
 
     key: Key
-    made: Made
+    made: StartedExperiment
     says: dict[tuple[str, int], str]
 
     def request(self, unit: str, *, is_stream: bool) -> bytes:

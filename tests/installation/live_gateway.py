@@ -127,7 +127,7 @@ class AnyEngine(Protocol):
 E = TypeVar("E", bound=AnyEngine)
 
 
-class Installed(Generic[E]):
+class RunningInstallation(Generic[E]):
     """Running gateways, and the engine behind them."""
 
     def __init__(self, gateways: Sequence[LiveGateway], engine: E) -> None:
@@ -144,7 +144,7 @@ class Installed(Generic[E]):
 @contextmanager
 def gateways_with(
     make_engine: Callable[[str, Path], E], dsn: str, model_dir: Path, *, num_gateways: int = 1, **settings: Any
-) -> Iterator[Installed[E]]:
+) -> Iterator[RunningInstallation[E]]:
     """Serve a model over a migrated database until the context is left.
 
     make_engine: returns a running engine for an endpoint and a model's folder.
@@ -159,13 +159,13 @@ def gateways_with(
         for gateway in gateways:
             stack.callback(gateway.stop)
             gateway.start()
-        yield Installed(gateways, engine)
+        yield RunningInstallation(gateways, engine)
 
 
 @contextmanager
 def running_gateways(
     dsn: str, model_dir: Path, *, engine_flags: Sequence[str] = (), num_gateways: int = 1, **settings: Any
-) -> Iterator[Installed[FakeEngine]]:
+) -> Iterator[RunningInstallation[FakeEngine]]:
     """Serve a model over a migrated database and a fake engine with these flags until the context is left."""
 
     def make_engine(endpoint: str, model_dir: Path) -> FakeEngine:

@@ -21,7 +21,7 @@ CONTEXT = 1024
 """The context of each stream, in tokens."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class RequestTimes(msgspec.Struct, frozen=True):
     """The times of requests that were sent at once."""
 
     seconds: float
@@ -54,13 +54,13 @@ class Peer:
         self._process.kill()
         self._process.join()
 
-    def answer(self, prompts: list[list[int]], new_tokens: int) -> Answered:
+    def answer(self, prompts: list[list[int]], new_tokens: int) -> RequestTimes:
         """Send all prompts at once and wait for their ends.
 
         Each answer has exactly new_tokens tokens, chosen greedily.
         """
         self._connection.send((prompts, new_tokens))
-        return msgspec.convert(self._connection.recv(), Answered)
+        return msgspec.convert(self._connection.recv(), RequestTimes)
 
 
 def _serve(file: Path, num_threads: int, streams: int, connection: Connection) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
-from engine.bench.llamacpp.peer import Answered, Peer
+from engine.bench.llamacpp.peer import Peer, RequestTimes
 from engine.bench.measures import tokens_per_s_of_batch
 from engine.bench.pairs import Pair
 from engine.bench.workload import Workload
@@ -70,7 +70,7 @@ class Turns:
         """Measure as `prefill` does; return the milliseconds of a prompt alone, as a pair."""
         return Pair(*self.prefill(peer, num_tokens)[:2])
 
-    def _theirs(self, peer: Peer, streams: int) -> Answered:
+    def _theirs(self, peer: Peer, streams: int) -> RequestTimes:
         return peer.answer(self._prompts(streams, self._prompt_tokens), self._new_tokens)
 
     def _prompts(self, number: int, num_tokens: int) -> list[list[int]]:

@@ -165,9 +165,9 @@ def _prove(
     expected: list[tuple[Tensor, Tensor]],
     config: ModelConfig,
 ) -> None:
-    """Compute the texts side by side.
+    """Check that the encoder computes what is expected of texts side by side.
 
-    Raises UnsupportedModel: when they differ by more than rounding.
+    Raises UnsupportedModel: when the results differ by more than rounding.
     """
     lengths = [len(text) for text in texts]
     positions = torch.cat([torch.arange(length, device=encoder.device) for length in lengths])

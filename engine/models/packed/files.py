@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
 from engine.config.model import Scheme
-from engine.lora.layout import Part, in_order, part_of
+from engine.lora.layout import FusedPart, in_order, part_of
 from engine.models.packed.layouts import awq_gemm, gptq_rows, gptq_zeros, unpacked
 from engine.models.packed.matrices import Float8Matrix, IntMatrix, PackedMatrix
 
@@ -106,7 +106,7 @@ class PackedFiles:
             raise UnsupportedModel(f"{source} is {list(found.shape)}, the config asks for {list(whole)}")
         return self._ordered(name, found, part, shape[0])
 
-    def _ordered(self, name: str, found: PackedMatrix, part: Part | None, num_rows: int) -> PackedMatrix:
+    def _ordered(self, name: str, found: PackedMatrix, part: FusedPart | None, num_rows: int) -> PackedMatrix:
         """Return the outputs of a part of a matrix, in the engine's order."""
         which = torch.arange(len(found[0]))
         if part is not None:

@@ -35,7 +35,7 @@ class Order(msgspec.Struct, frozen=True):
     numbers: list[int]
 
 
-class Ending(msgspec.Struct, frozen=True):
+class ForkExit(msgspec.Struct, frozen=True):
     """The exit of a fork.
 
     status: the exit code, or the negative number of a signal. cpu_s: user and system time of the fork.
@@ -77,7 +77,7 @@ class Forks:
         os.close(write_end)
         with os.fdopen(read_end, "rb") as pipe:
             reply = pipe.read(MAX_REPLY_BYTES + 1)
-        ending = msgspec.msgpack.decode(self._socket.recv(4096), type=Ending)
+        ending = msgspec.msgpack.decode(self._socket.recv(4096), type=ForkExit)
         self.cpu_s = ending.cpu_s
         return content_of(reply, ending.status, limits)
 
@@ -99,7 +99,7 @@ def serve(number: int) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         _, status, usage = os.wait4(child, 0)
-        ending = Ending(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+        ending = ForkExit(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
         connection.send(msgspec.msgpack.encode(ending))
 
 

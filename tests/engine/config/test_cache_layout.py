@@ -1,4 +1,4 @@
-"""Layers are divided into tables whose blocks are equally large, and no more of them than pays."""
+"""Layers are divided into tables whose blocks are equally large, and no more tables than are worth their cost."""
 
 from __future__ import annotations
 

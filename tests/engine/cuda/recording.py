@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.cuda.accelerator import Graph, MemoryCounts, Stream
-from engine.cuda.in_order import Rerun
+from engine.cuda.in_order import RerunGraph
 from engine.cuda.nvidia import CudaAccelerator
 from engine.transfers import Event
 
@@ -85,7 +85,7 @@ class RecordingAccelerator:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        return CountedGraph(Rerun(run), self._count)
+        return CountedGraph(RerunGraph(run), self._count)
 
     def _count(self) -> None:
         self.num_replays += 1

@@ -9,7 +9,7 @@ import torch
 
 from engine.cuda.fill import Extent
 from engine.cuda.graphs import (
-    Captured,
+    CapturedGraph,
     StepGraphs,
     StepLimits,
     beside_buckets,
@@ -18,7 +18,7 @@ from engine.cuda.graphs import (
     prompt_buckets,
     row_buckets,
 )
-from engine.cuda.in_order import InOrderAccelerator, Rerun
+from engine.cuda.in_order import InOrderAccelerator, RerunGraph
 from engine.cuda.metadata import StepBuffers, StepShape
 
 
@@ -29,10 +29,10 @@ def limits_of(max_decodes: int, max_context: int, max_rows: int = 4096) -> StepL
 def graphs(limits: StepLimits) -> tuple[StepGraphs, list[Extent]]:
     made: list[Extent] = []
 
-    def capture(extent: Extent) -> Captured:
+    def capture(extent: Extent) -> CapturedGraph:
         made.append(extent)
         staged = StepBuffers(InOrderAccelerator(), 256).stage(StepShape(1, 1, 1, 0, 0, 0))
-        return Captured(extent, staged, Rerun(lambda: torch.zeros(extent.num_rows)))
+        return CapturedGraph(extent, staged, RerunGraph(lambda: torch.zeros(extent.num_rows)))
 
     return StepGraphs(extents_for(limits, has_adapters=True), capture), made
 

@@ -42,7 +42,7 @@ class Allocations(TorchDispatchMode):
         return out
 
 
-class Weighing(InOrderAccelerator):
+class WeighingAccelerator(InOrderAccelerator):
     """An accelerator for which a step's peak of memory is the sum of all tensors that the step makes."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def test_all_rows_and_partial_sums_at_the_longest_context_are_counted_for_steps_
 ) -> None:
     """All of this is counted with and without adapters. A graph has a step's rows for prompts, and beside them the rows
     of decodes."""
-    model, accelerator = SHAPES["tiny"], Weighing()
+    model, accelerator = SHAPES["tiny"], WeighingAccelerator()
     weights = assemble(RandomTensors(torch.float32, accelerator.device).take, model, TritonNorm)
     transfers = PinnedTransfers(accelerator)
     slots = DeviceSlots(model.num_layers, num_slots, 8, transfers, accelerator.device)

@@ -37,7 +37,7 @@ from tests.demo import demo_model_dir
 from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, schema, worker_pids
 from tests.engine.grammar.hostile_grammars import COMPILES, NEVER_COMPILES
 from tests.engine.harness import Answer, collect, greedy
-from tests.engine.steps import Computed
+from tests.engine.steps import ComputedStep
 from tests.installation.processes import frozen
 
 MAX_DELAY_S = 0.050
@@ -75,17 +75,17 @@ class HeadAlone:
     def begin(self, plan: Plan) -> None:
         """Return None: a step cannot pause."""
 
-    def launch(self, plan: Plan) -> Computed:
+    def launch(self, plan: Plan) -> ComputedStep:
         wanted = rows_of(plan.chunks)
         rows = [row for each in wanted for row in each.sampling_rows]
         logits = self._hidden[[row.position % len(self._hidden) for row in rows]] @ self._head
         sampled = iter(self._sampler.choose(logits, rows) if rows else [])
         if any(chunk.sequence.request_id == "watched" for chunk in plan.decodes):
             self.step_ends_s.append(time.monotonic())
-        return Computed([ChunkResult([next(sampled) for _ in each.sampled]) for each in wanted])
+        return ComputedStep([ChunkResult([next(sampled) for _ in each.sampled]) for each in wanted])
 
 
-class Stepping:
+class SteppingEngine:
     """An engine on a thread of its own, and a watched request that never ends."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def longest_delay_s(asked: dict[str, tuple[str, Grammar]], kill_workers: bool) -
     """
     delays_s: list[float] = []
     while len(delays_s) < 3 and min(delays_s, default=1.0) >= MAX_DELAY_S:
-        with closing(Stepping()) as engine:
+        with closing(SteppingEngine()) as engine:
             since_s = time.monotonic()
             for name, (tenant, grammar) in asked.items():
                 engine.ask(name, grammar, tenant)
@@ -187,7 +187,7 @@ def test_many_costly_completions_at_once_share_a_steps_time(full: bool) -> None:
 
 def test_another_tenants_grammars_come_through_a_flood() -> None:
     """At most one hostile grammar goes first, and the flood fills its own tenant's queue alone."""
-    with closing(Stepping()) as engine:
+    with closing(SteppingEngine()) as engine:
         with frozen(*worker_pids()):  # so that all of them are there before the second one is compiled
             for number in range(200):
                 slow = Grammar("lark", f"start: T\nT: ~/(.*a.{{12}}b{number})*/")

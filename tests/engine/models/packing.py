@@ -42,7 +42,7 @@ Tensors = dict[str, Tensor]
 Pack = Callable[[str, Tensor], tuple[Tensors, Tensor]]  # of a module: its tensors, and the numbers they stand for
 
 
-class Rounded(NamedTuple):
+class RoundedMatrix(NamedTuple):
     """A matrix rounded to integers.
 
     Integers [out, in] in 0..2^bits - 1, scales and zero points [out, G], and the group [in] of each input.
@@ -67,7 +67,7 @@ def rounded(
     symmetric: bool = False,
     order: Tensor | None = None,
     dtype: torch.dtype = torch.float16,
-) -> Rounded:
+) -> RoundedMatrix:
     """Round a matrix to integers in groups of inputs (-1: one for all).
 
     order: the order of the inputs, each stretch of which is a group; None: as they lie.
@@ -87,7 +87,7 @@ def rounded(
         zeros = (-low / scales.float()).round().clamp(1, top).numpy().astype(np.int64)
     of = torch.from_numpy(groups)
     q = (weight / scales.float()[:, of]).round().numpy().astype(np.int64) + zeros[:, groups]
-    return Rounded(q.clip(0, top), scales, zeros, groups)
+    return RoundedMatrix(q.clip(0, top), scales, zeros, groups)
 
 
 def words(integers: Ints, bits: int, places: tuple[int, ...] | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from engine.protocol import BatchTerms, GenerateRequest, SamplingParams, StepOut
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import Chunk, ChunkResult, Plan, Sampled
+from engine.sequence import Chunk, ChunkResult, Plan, SampledToken
 
 BLOCK_SIZE = 16
 TOKEN_BYTES = 10
@@ -142,7 +142,9 @@ class Simulator:
         self.scheduler.note_step(plan, seconds)
 
     def _land(self, plan: Plan) -> None:
-        outputs = self.scheduler.commit(plan, [ChunkResult([Sampled(1)] if c.samples else []) for c in plan.chunks])
+        outputs = self.scheduler.commit(
+            plan, [ChunkResult([SampledToken(1)] if c.samples else []) for c in plan.chunks]
+        )
         self.landed = outputs
         for delta in outputs.deltas:
             tenant = delta.request_id.partition("/")[0]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from engine.lora.layer import LoadedAdapter
 from engine.protocol import GenerateRequest, TokenLogprobs
-from engine.sequence import Chunk, ChunkResult, ChunkStates, MatcherError, Plan, Sampled, Sequence
-from tests.engine.steps import Computed
+from engine.sequence import Chunk, ChunkResult, ChunkStates, MatcherError, Plan, SampledToken, Sequence
+from tests.engine.steps import ComputedStep
 
 VOCAB = 50
 EOS = 7
@@ -88,7 +88,7 @@ class CountingMatcher:
         self.is_complete = token_id % 10 == 0
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedAnswer(msgspec.Struct, frozen=True):
     """The answer that one choice must get, as if it ran alone.
 
     produced: the tokens shown and the token that stops the choice.
@@ -100,7 +100,9 @@ class Expected(msgspec.Struct, frozen=True):
     reason: str
 
 
-def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, windows: Windows = SEES_ALL) -> Expected:
+def expected_choice(
+    request: GenerateRequest, seed: int, switch: int = 0, windows: Windows = SEES_ALL
+) -> ExpectedAnswer:
     """Return the answer that a choice with this seed must get."""
     sampling = request.sampling
     produced = list[int]()
@@ -112,12 +114,12 @@ def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, window
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
         if ends or (token in sampling.stop_token_ids and not is_early):
-            return Expected(produced[:-1], produced, "stop")
+            return ExpectedAnswer(produced[:-1], produced, "stop")
         if sampling.grammar is not None and token == BROKEN:
-            return Expected(produced[:-1], produced, "error")
+            return ExpectedAnswer(produced[:-1], produced, "error")
         if sampling.grammar is not None and token % 10 == 0:
-            return Expected(produced, produced, "stop")
-    return Expected(produced, produced, "stop" if request.pooling else "length")
+            return ExpectedAnswer(produced, produced, "stop")
+    return ExpectedAnswer(produced, produced, "stop" if request.pooling else "length")
 
 
 def expected_embedding(request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL) -> NDArray[np.float32]:
@@ -160,8 +162,8 @@ class HashingRunner:
     def launches_fast(self, plan: Plan) -> bool:
         return True
 
-    def launch(self, plan: Plan) -> Computed:
-        return Computed(self.run(plan))
+    def launch(self, plan: Plan) -> ComputedStep:
+        return ComputedStep(self.run(plan))
 
     def run(self, plan: Plan) -> list[ChunkResult]:
         for chunk in plan.chunks:
@@ -229,7 +231,7 @@ class HashingRunner:
         if chunk.samples and request.sampling.max_tokens:
             lengths = range(end - len(chunk.drafts), end + 1)
             result = ChunkResult(
-                [Sampled(next_token(seen(prefix, length, self._windows), sequence.seed)) for length in lengths]
+                [SampledToken(next_token(seen(prefix, length, self._windows), sequence.seed)) for length in lengths]
             )
         elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
             first = chunk.first if request.pooling == "mean" else end - 1

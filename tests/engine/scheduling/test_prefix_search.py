@@ -11,7 +11,7 @@ from engine.scheduling.cache.prefix_search import whole_ends
 ALL = 1 << 40
 
 
-class Counted(dict[bytes, int]):
+class CountingTable(dict[bytes, int]):
     """A table that counts the look-ups of blocks."""
 
     num_lookups = 0
@@ -25,15 +25,15 @@ def hashes_of(number: int) -> list[bytes]:
     return [each.to_bytes(4) for each in range(number)]
 
 
-def is_whole(end: int, hashes: list[bytes], tables: list[Counted], nums_seen: list[int]) -> bool:
+def is_whole(end: int, hashes: list[bytes], tables: list[CountingTable], nums_seen: list[int]) -> bool:
     """Tell whether each table has the blocks that a token after the first `end` blocks attends to."""
     sights = zip(tables, nums_seen, strict=True)
     return all(content in dict(table) for table, seen in sights for content in hashes[max(end - seen, 0) : end])
 
 
-def cached_part(rnd: random.Random, hashes: list[bytes]) -> Counted:
+def cached_part(rnd: random.Random, hashes: list[bytes]) -> CountingTable:
     """Return a table with most blocks of a prefix, some of them missing."""
-    table = Counted({content: block for block, content in enumerate(hashes[: rnd.randint(0, len(hashes) + 5)])})
+    table = CountingTable({content: block for block, content in enumerate(hashes[: rnd.randint(0, len(hashes) + 5)])})
     for _ in range(rnd.choice([0, 0, 1, 3])):
         start = rnd.randint(0, len(hashes))
         for content in hashes[start : start + rnd.choice([1, 2, 10])]:
@@ -57,12 +57,12 @@ def test_ends_are_those_after_which_each_table_has_what_a_token_sees(seed: int) 
 def test_a_long_beginning_takes_no_more_lookups_than_its_end_sees(nums_seen: list[int], most: int) -> None:
     """8,192 blocks of 16 tokens are cached in each table, as for a conversation of 128k tokens."""
     hashes = hashes_of(8192)
-    tables = [Counted(dict.fromkeys(hashes, 0)) for _ in nums_seen]
+    tables = [CountingTable(dict.fromkeys(hashes, 0)) for _ in nums_seen]
     assert next(whole_ends(hashes, tables, nums_seen)) == 8192
     assert sum(table.num_lookups for table in tables) <= most
 
 
 def test_a_text_of_which_nothing_is_cached_takes_a_lookup_for_each_window() -> None:
-    tables = [Counted(), Counted()]
+    tables = [CountingTable(), CountingTable()]
     assert not list(whole_ends(hashes_of(8192), tables, [64, 64]))
     assert sum(table.num_lookups for table in tables) <= 8192 // 64

@@ -40,7 +40,7 @@ from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
     CountingMatcher,
-    Expected,
+    ExpectedAnswer,
     HashingRunner,
     Windows,
     expected_choice,
@@ -88,14 +88,14 @@ class Oracle:
         return ()
 
 
-class Live(msgspec.Struct):
+class LiveRequest(msgspec.Struct):
     """A running request, with the expected and the actual output of each choice.
 
     ended: the indexes of choices that are over.
     """
 
     request: GenerateRequest
-    expected: list[Expected]
+    expected: list[ExpectedAnswer]
     shown: list[list[int]]
     counted: list[int]
     kept: list[int | None]
@@ -140,7 +140,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             executor=LoadsAtOnce(),
         )
         self.use_memory(per_table=15, num_drafts=3)
-        self.live: dict[str, Live] = {}
+        self.live: dict[str, LiveRequest] = {}
         self.compiling: list[str] = []
         self.num_arrived = 0
         self.versions = [0, 0, 0]
@@ -249,7 +249,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert num_free >= max(0, num_mine + n - 5)
         expected = [expected_choice(request, self.num_arrived + index, self.switch, self.windows) for index in range(n)]
-        self.live[name] = Live(request, expected, [[] for _ in expected], [0] * n, [None] * n)
+        self.live[name] = LiveRequest(request, expected, [[] for _ in expected], [0] * n, [None] * n)
         self.num_arrived += 1
         if kind == "grammar":
             self.compiling.append(name)
@@ -435,7 +435,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert len(live.shown[delta.index]) < len(expected.produced)
 
-    def _check_usage(self, live: Live, final: Final) -> None:
+    def _check_usage(self, live: LiveRequest, final: Final) -> None:
         usage = final.usage
         kept = [c if k is None else min(c, k) for c, k in zip(live.counted, live.kept, strict=True)]
         if final.error is None:

@@ -39,7 +39,7 @@ BOMB = gzip.compress(b"data: " + b"a" * (16 << 20))
 _TOKENS = re.compile(rb'"completion_tokens": *\d+')
 
 
-class Passed(msgspec.Struct, frozen=True):
+class ProxiedRequest(msgspec.Struct, frozen=True):
     """One request for a generation that went through the proxy.
 
     at_s: the time by the loop's clock.
@@ -62,7 +62,7 @@ class FaultProxy:
         """The time that each piece of a reply waits."""
         self.is_away = False
         """True if the proxy closes connections at once, questions about health included."""
-        self.passed: list[Passed] = []
+        self.passed: list[ProxiedRequest] = []
         self.port = 0
         self._server_port = server_port
         self._server: asyncio.Server | None = None
@@ -105,7 +105,7 @@ class FaultProxy:
             found = re.search(rb"x-request-id: (\S+)\r\n", request)
             request_id = found[1].decode() if found else ""
             fault = self.choose(request_id)
-            self.passed.append(Passed(request_id, fault, asyncio.get_running_loop().time()))
+            self.passed.append(ProxiedRequest(request_id, fault, asyncio.get_running_loop().time()))
             await asyncio.sleep(self.delay_s(request_id))
         if fault is None or fault in ("reset in the midst", "slow body", "lying usage"):
             await self._piped(request, writer, fault)

@@ -41,7 +41,7 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
     pause_s: float = 0.0
 
 
-class Sent(msgspec.Struct):
+class SentReply(msgspec.Struct):
     """The bytes that a server sent as one reply."""
 
     server: str
@@ -63,7 +63,7 @@ class Sent(msgspec.Struct):
         return sum(bool(text) for _, text, _ in self.parts[: self.num_parts])
 
 
-def billed(sent: Sent, num_parts: int | None = None) -> int:
+def billed(sent: SentReply, num_parts: int | None = None) -> int:
     """Return the completion tokens that are billed of a reply.
 
     num_parts: the number of events that the gateway got; None for all that were sent whole.
@@ -86,14 +86,14 @@ class ScriptedServer(FakeServer):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.sent: list[Sent] = []
+        self.sent: list[SentReply] = []
         self.answer = self._answer
 
     async def _answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
         scripts: dict[str, Any] = json.loads(received.body["messages"][-1]["content"])
         script = msgspec.convert(scripts.get(self.name, {}), Script)
         reply, bounds, parts = _reply(script)
-        sent = Sent(self.name, received.headers["x-request-id"], script, parts)
+        sent = SentReply(self.name, received.headers["x-request-id"], script, parts)
         self.sent.append(sent)
         await asyncio.sleep(script.first_s)
         if script.status != 200:

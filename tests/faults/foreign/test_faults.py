@@ -24,7 +24,7 @@ from gateway.domain.routing.breaker import CONSECUTIVE
 from gateway.domain.routing.hedge_budget import MOST_SAVED, SHARE
 from gateway.domain.routing.retry_budget import FLOOR_PER_S, WINDOW_S
 from gateway.domain.routing.retry_budget import SHARE as RETRY_SHARE
-from tests.faults.foreign.proxy import Fault, FaultProxy, Passed, fault_proxy
+from tests.faults.foreign.proxy import Fault, FaultProxy, ProxiedRequest, fault_proxy
 from tests.faults.foreign.site import Desk
 from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, saying
@@ -103,7 +103,7 @@ class TwoServers:
         return seen
 
     @property
-    def passed(self) -> list[Passed]:
+    def passed(self) -> list[ProxiedRequest]:
         return sorted((each for proxy in self.proxies for each in proxy.passed), key=lambda each: each.at_s)
 
     def forget(self) -> None:
@@ -125,7 +125,7 @@ def always(fault: Fault | None) -> Callable[[str], Fault | None]:
     return lambda request_id: fault
 
 
-def own_id(passed: Passed) -> str:
+def own_id(passed: ProxiedRequest) -> str:
     """Return the id of the client's request to which an attempt belongs. passed: the request at the proxy."""
     return passed.id.partition(".")[0]
 

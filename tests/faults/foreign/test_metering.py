@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.faults.foreign.scripted import PROMPT_TOKENS, Script, ScriptedServer, Sent, billed, random_script
+from tests.faults.foreign.scripted import PROMPT_TOKENS, Script, ScriptedServer, SentReply, billed, random_script
 from tests.faults.foreign.site import SUPERSEDED, Desk, Row
 from tests.figures import figure
 from tests.installation.tenants import put_limit
@@ -49,7 +49,7 @@ WAYS: dict[Way, dict[str, Any] | None] = {
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 
 
-class Asked(msgspec.Struct):
+class AnsweredRequest(msgspec.Struct):
     """A request, and its reply as the client saw it."""
 
     way: Way
@@ -67,14 +67,14 @@ class World:
     def __init__(self, desk: Desk, servers: dict[str, ScriptedServer]) -> None:
         self.desk = desk
         self.servers = servers
-        self.asked: list[Asked] = []
+        self.asked: list[AnsweredRequest] = []
 
     async def ask(self, draw: random.Random) -> None:
         scripts = {name: random_script(draw, failing=FAILING) for name in NAMES}
         way: Way = draw.choice(tuple(WAYS))
         if way == "hedge" and draw.random() < 0.3:
             scripts = {name: msgspec.structs.replace(each, first_s=0.06) for name, each in scripts.items()}
-        asked = Asked(way, json.dumps(msgspec.to_builtins(scripts)))
+        asked = AnsweredRequest(way, json.dumps(msgspec.to_builtins(scripts)))
         self.asked.append(asked)
         if draw.random() < 0.5:
             leaves_after = draw.randint(1, 4) if draw.random() < LEAVING else None
@@ -86,7 +86,7 @@ class World:
                 body = reply.json()
                 asked.text, asked.usage = body["choices"][0]["message"]["content"] or "", body["usage"]
 
-    async def _stream(self, asked: Asked, leaves_after: int | None) -> None:
+    async def _stream(self, asked: AnsweredRequest, leaves_after: int | None) -> None:
         body = {"model": asked.way, "messages": [{"role": "user", "content": asked.prompt}], "max_tokens": 16}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         async with self.desk.tenant.stream("POST", "/v1/chat/completions", json=body) as reply:
@@ -108,7 +108,7 @@ class World:
                     asked.has_left = True
                     return
 
-    def sent(self, row: Row) -> list[Sent]:
+    def sent(self, row: Row) -> list[SentReply]:
         """Return the replies that may belong to an attempt, since ids of attempts and of further rows look alike."""
         upstream = f"{row.request_id}.{row.attempt}" if row.attempt else row.request_id
         names = SERVERS[row.model]
@@ -177,7 +177,7 @@ async def test_of_each_request_one_attempt_is_billed_by_the_written_rule(world: 
     assert await world.desk.settled(tokens) == [spent], "limits have settled what the ledger has"
 
 
-def check_row(world: World, asked: Asked, row: Row, *, is_last: bool) -> None:
+def check_row(world: World, asked: AnsweredRequest, row: Row, *, is_last: bool) -> None:
     """Check a counted row of the ledger against what the servers sent and what the client saw."""
     candidates = world.sent(row)
     whole = row.completion_tokens + row.discarded_tokens

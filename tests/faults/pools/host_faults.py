@@ -51,7 +51,7 @@ class Kind(msgspec.Struct, frozen=True):
     """A kind of fault.
 
     lasts_s: the seconds to choose from; (0,) where the product mends the fault by itself.
-    can_be_long: True if silence for longer than half a minute leads elsewhere.
+    can_be_long: True if the fault may also last for longer than half a minute, after which the product acts otherwise.
     """
 
     name: str

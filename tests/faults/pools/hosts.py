@@ -32,7 +32,7 @@ from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.replicas import replace_replicas
 from gateway.postgres.placement import home_of
 from gateway.settings import Settings
-from tests.faults.pools.load import Made, billed, differences, differences_of
+from tests.faults.pools.load import TokensMade, billed, differences, differences_of
 from tests.faults.pools.stations import HUB, Stations
 from tests.faults.pools.world import NUM_ADAPTERS, World, asked_of_fake, name_of, rotation
 from tests.faults.processes import Postgres
@@ -63,7 +63,7 @@ class Reply(msgspec.Struct, frozen=True):
     outcome: str
 
 
-class Picture(msgspec.Struct, frozen=True):
+class RoutableReplicas(msgspec.Struct, frozen=True):
     """The number of replicas to which a gateway would send requests, at one time of the monotonic clock."""
 
     gateway: int
@@ -80,7 +80,7 @@ class Hosts:
         self.database = database
         self.world = world
         self.replies: list[Reply] = []
-        self.pictures: list[Picture] = []
+        self.pictures: list[RoutableReplicas] = []
         self.starts: dict[tuple[str, int], set[tuple[str, int]]] = {}
         """The host and the process of each start of a replica that was seen; more than one is a twin."""
         self.twins: list[str] = []
@@ -89,7 +89,7 @@ class Hosts:
         self.by_name: dict[str, Host] = {}
         self.agents: dict[str, ChildProcess] = {}
         self._produced = folder / "produced"
-        self._made = Made(self._produced)
+        self._made = TokensMade(self._produced)
         self._unchecked: set[str] = set()
         """Requests whose tokens were noted since the ledger was checked."""
         self._checked_at: datetime.datetime | None = None
@@ -175,7 +175,7 @@ class Hosts:
 
         await until(is_whole, self._state, pause_s=0.1)
 
-    def _last_pictures(self) -> list[Picture]:
+    def _last_pictures(self) -> list[RoutableReplicas]:
         last = {each.gateway: each for each in self.pictures[-20:]}
         return [last[number] for number in sorted(last)]
 
@@ -223,7 +223,7 @@ class Hosts:
                 begun_s = time.monotonic()
                 with contextlib.suppress(httpx.HTTPError):
                     text = (await metrics.get(url)).text
-                    self.pictures.append(Picture(number, begun_s, _ready_in(text)))
+                    self.pictures.append(RoutableReplicas(number, begun_s, _ready_in(text)))
                 await asyncio.sleep(LOOK_S)
 
         limits = httpx.Limits(max_connections=None)

@@ -88,7 +88,7 @@ async def billed(world: World, since: datetime.datetime | None = None) -> None:
         await conn.close()
 
 
-class Made:
+class TokensMade:
     """The numbers of tokens that engines have written to a file, by request."""
 
     def __init__(self, file: Path) -> None:
@@ -116,12 +116,12 @@ async def differences(dsn: str, produced: Path) -> list[str]:
 
     produced: the file in which engines note tokens; those that agents ask for to try an engine are nobody's.
     """
-    made = Made(produced)
+    made = TokensMade(produced)
     return await differences_of(dsn, made, await asyncio.to_thread(made.read))
 
 
 async def differences_of(
-    dsn: str, made: Made, asked: Iterable[str], since: datetime.datetime | None = None
+    dsn: str, made: TokensMade, asked: Iterable[str], since: datetime.datetime | None = None
 ) -> list[str]:
     """Return a line for each request whose counts differ, among those asked for and those with an attempt since
     `since`.

@@ -17,7 +17,7 @@ from engine.protocol import Abort, EngineLimits, EngineStats, Final, GenerateReq
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import ChunkResult, Sampled
+from engine.sequence import ChunkResult, SampledToken
 from engine.server import EngineServer
 from tests.engine.scheduling.fairness_simulator import InstantSlots
 
@@ -72,7 +72,7 @@ class PacedCore:
         plan = self._scheduler.schedule()
         self._scheduler.launched(plan)
         time.sleep(max(0.0, begun_s + self._step_s - time.monotonic()))
-        results = [ChunkResult([Sampled(TOKEN)] if chunk.samples else []) for chunk in plan.chunks]
+        results = [ChunkResult([SampledToken(TOKEN)] if chunk.samples else []) for chunk in plan.chunks]
         self._mailbox.post(self._scheduler.commit(plan, results))
 
     def _end(self, final: Final) -> None:

@@ -23,8 +23,8 @@ from gateway.db.pool import Database
 from gateway.db.pools.pools import PoolRow
 from gateway.settings import load_settings
 from tests.faults.pools.load import answers, billed
-from tests.faults.pools.tiny_bases import RANK, Expected, expected, make_adapter, make_base
-from tests.faults.pools.world import BASES, Asked, World
+from tests.faults.pools.tiny_bases import RANK, ExpectedAnswers, expected, make_adapter, make_base
+from tests.faults.pools.world import BASES, CheckedRequest, World
 from tests.gateway.agent.site import Host
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.tenants import Key, make_key
@@ -55,7 +55,7 @@ class Models(msgspec.Struct):
     folders: dict[str, Path]
     adapters: dict[str, list[str]]
     """The digests of the adapters of each pool's base."""
-    expected: Expected
+    expected: ExpectedAnswers
 
 
 class Bases(msgspec.Struct):
@@ -63,12 +63,12 @@ class Bases(msgspec.Struct):
 
     of_pool: dict[str, list[str]]
 
-    def some(self, models: Models, rng: random.Random) -> Asked:
+    def some(self, models: Models, rng: random.Random) -> CheckedRequest:
         """Return a request for one of the pools or an adapter of its base."""
         pool, prompt = rng.choice(BASES), rng.randrange(len(models.expected.prompts))
         number = rng.randrange(len(models.adapters[pool]) + 1)
         digest = models.adapters[pool][number - 1] if number else ""
-        return Asked(
+        return CheckedRequest(
             f"{pool}:{_name(pool, number)}" if number else pool,
             models.expected.prompts[prompt],
             MAX_TOKENS,
@@ -206,7 +206,7 @@ class Site(msgspec.Struct):
         """Wait until a gateway answers for a pool by its new base."""
         models = self.models.expected
         both = [models.of_base[base][""][0] for base in (former, other)]
-        asked = Asked(pool, models.prompts[0], MAX_TOKENS, False, both)
+        asked = CheckedRequest(pool, models.prompts[0], MAX_TOKENS, False, both)
         alone = World(self.world.dsn, self.world.key, [gateway])
         async with asyncio.timeout(PATIENCE_S):
             while not alone.by_answer[pool, 1]:

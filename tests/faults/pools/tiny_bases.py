@@ -88,7 +88,7 @@ def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedAnswers(msgspec.Struct, frozen=True):
     """The answers of all models to the same prompts."""
 
     prompts: list[list[int]]
@@ -98,7 +98,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 def expected(
     bases: Mapping[str, Path], digests: Sequence[str], store: Path, prompts: Sequence[list[int]], max_tokens: int
-) -> Expected:
+) -> ExpectedAnswers:
     """Compute the answers of every adapter under every base, each request alone in an engine of its own.
 
     digests: the digests of the adapters in the store, and "" for the base itself. Prompts are left out where two tokens
@@ -131,4 +131,4 @@ def expected(
         name: {digest: [answers[number] for number in kept] for digest, answers in answers_of.items()}
         for name, answers_of in of_base.items()
     }
-    return Expected([prompts[number] for number in kept], chosen)
+    return ExpectedAnswers([prompts[number] for number in kept], chosen)

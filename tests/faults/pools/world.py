@@ -39,7 +39,7 @@ NUM_ADAPTERS = 8
 """The number of adapters of each base."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CheckedRequest(msgspec.Struct, frozen=True):
     """A request, and the answers that it may get."""
 
     model: str
@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
     """The token ids of right answers: one, or several while the base behind the model's name changes."""
 
 
-def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int, *, stream: bool) -> Asked:
+def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int, *, stream: bool) -> CheckedRequest:
     """Return a request to a fake engine.
 
     rotation: the rotation of the adapter, as `rotation` returns it; 0 is the base.
@@ -58,7 +58,7 @@ def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int,
     adapter = f"{rotation:08x}" if rotation else ""
     request = GenerateRequest("", prompt, SamplingParams(max_tokens=max_tokens), "", adapter)
     answer = [fake_token(request, position) for position in range(max_tokens)]
-    return Asked(model, prompt, max_tokens, stream, [answer])
+    return CheckedRequest(model, prompt, max_tokens, stream, [answer])
 
 
 class Engines:
@@ -105,14 +105,14 @@ class World:
         self.by_answer: Counter[tuple[str, int]] = Counter()
         """The number of times that each model gave each of the answers that it might give."""
 
-    def some(self, rng: random.Random) -> Asked:
+    def some(self, rng: random.Random) -> CheckedRequest:
         """Return a request to one of the bases or to one of their adapters."""
         base, number = rng.choice(BASES), rng.randrange(NUM_ADAPTERS + 1)
         model = f"{base}:{name_of(base, number)}" if number else base
         prompt = [rng.randrange(3, 250) for _ in range(rng.choice((11, 23, 61)))]
         return asked_of_fake(model, rotation(base, number), prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
 
-    async def ask(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> str:
+    async def ask(self, http: httpx.AsyncClient, asked: CheckedRequest, gateway: GatewayProcess) -> str:
         """Send a request; record and return its outcome in words.
 
         Raises AssertionError: for an answer that is not the model's own.
@@ -121,7 +121,7 @@ class World:
         self.outcomes[outcome] += 1
         return outcome
 
-    async def _outcome(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> str:
+    async def _outcome(self, http: httpx.AsyncClient, asked: CheckedRequest, gateway: GatewayProcess) -> str:
         body = {
             "model": asked.model,
             "prompt": asked.prompt,

@@ -14,13 +14,13 @@ from gateway.backends.base import Model
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.routing.bases import Base, Bases
-from tests.gateway.backends.test_pool import Counting
+from tests.gateway.backends.test_pool import CountingBackend
 
 DIGEST = "d" * 64
 FOUND = AdapterProbe(0.1, 1, 1, 0.5)
 
 
-class Probing(Counting):
+class ProbingBackend(CountingBackend):
     """A backend that probes adapters, or raises."""
 
     def __init__(self, outcome: AdapterProbe | Exception, *, is_ready: bool = True) -> None:
@@ -35,7 +35,7 @@ class Probing(Counting):
         return self.outcome
 
 
-def engines(*backends: Probing) -> PoolEngines:
+def engines(*backends: ProbingBackend) -> PoolEngines:
     """Return the engines of pools of one base, each with one backend."""
     pools = {}
     for number, backend in enumerate(backends):
@@ -45,22 +45,22 @@ def engines(*backends: Probing) -> PoolEngines:
 
 
 async def test_another_pool_tries_what_the_first_one_cannot() -> None:
-    unable, able = Probing(Overloaded("it was started without it")), Probing(FOUND)
+    unable, able = ProbingBackend(Overloaded("it was started without it")), ProbingBackend(FOUND)
     assert await engines(unable, able).probe(DIGEST, "key") is FOUND
     assert (unable.num_probes, able.num_probes) == (1, 1)
 
 
 async def test_a_refusal_of_one_is_the_answer() -> None:
-    refusing, other = Probing(InvalidRequest("its rank is too high")), Probing(FOUND)
+    refusing, other = ProbingBackend(InvalidRequest("its rank is too high")), ProbingBackend(FOUND)
     with pytest.raises(InvalidRequest):
         await engines(refusing, other).probe(DIGEST, "key")
     assert other.num_probes == 0
 
 
 async def test_where_none_can_that_is_said() -> None:
-    away = Probing(FOUND, is_ready=False)
+    away = ProbingBackend(FOUND, is_ready=False)
     with pytest.raises(Overloaded, match="No engine"):
         await engines(away).probe(DIGEST, "key")
     with pytest.raises(Overloaded, match="started without"):
-        await engines(Probing(Overloaded("it was started without it")), away).probe(DIGEST, "key")
-    assert msgspec.structs.asdict(await engines(away, Probing(FOUND)).probe(DIGEST, "key"))["num_tokens"] == 1
+        await engines(ProbingBackend(Overloaded("it was started without it")), away).probe(DIGEST, "key")
+    assert msgspec.structs.asdict(await engines(away, ProbingBackend(FOUND)).probe(DIGEST, "key"))["num_tokens"] == 1

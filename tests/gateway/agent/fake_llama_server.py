@@ -26,7 +26,7 @@ def flags() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Fake:
+class FakeLlamaServer:
     """The fake server, which answers requests over its socket as `llama-server` does."""
 
     def __init__(self, given: argparse.Namespace) -> None:
@@ -79,7 +79,7 @@ class Fake:
 
 
 async def main() -> None:
-    fake = Fake(flags())
+    fake = FakeLlamaServer(flags())
     (fake.folder / "command").write_text("\n".join(sys.argv))
     if fake.fault == "crash":
         sys.exit("error: no such device")

@@ -1,4 +1,4 @@
-"""Processes of this host: what a server leaves behind goes with it."""
+"""Processes of this host: processes and files that a server leaves behind are removed with it."""
 
 from __future__ import annotations
 

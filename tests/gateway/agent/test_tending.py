@@ -11,7 +11,7 @@ from gateway.agent.steps import Site
 from gateway.agent.tending import Replicas
 
 
-class Away:
+class UnreachableLauncher:
     """A fake launcher whose engines cannot be reached."""
 
     unseen_s = 3.0
@@ -33,7 +33,7 @@ class Away:
         raise CannotReach("the cluster is away")
 
 
-class Held:
+class HeldLease:
     """A fake lease that is never lost."""
 
     host_id, generation, held_s = "h", 1, 5.0
@@ -43,9 +43,9 @@ class Held:
 
 
 async def test_an_engine_that_cannot_be_reached_is_not_ended_again_and_again() -> None:
-    launcher: Any = Away()
+    launcher: Any = UnreachableLauncher()
     anything: Any = SimpleNamespace(gpu_bytes=[])
-    site = Site(anything, anything, anything, launcher, lambda config: [], Held(), anything)
+    site = Site(anything, anything, anything, launcher, lambda config: [], HeldLease(), anything)
     wake, passes = asyncio.Event(), 0
     replicas = Replicas(site, wake.set, lambda revision: "")
 
@@ -67,9 +67,9 @@ async def test_an_engine_that_cannot_be_reached_is_not_ended_again_and_again() -
 
 
 async def test_an_engine_counts_as_ended_only_once_it_is_missed_for_long() -> None:
-    launcher: Any = Away()
+    launcher: Any = UnreachableLauncher()
     anything: Any = SimpleNamespace(gpu_bytes=[])
-    site = Site(anything, anything, anything, launcher, lambda config: [], Held(), anything)
+    site = Site(anything, anything, anything, launcher, lambda config: [], HeldLease(), anything)
     replicas: Any = Replicas(site, lambda: None, lambda revision: "")
     row = SimpleNamespace(id="r", generation=1, state="loading", why="")
     served: Any = SimpleNamespace(row=row, revision=None)

@@ -18,7 +18,7 @@ from gateway.domain.errors import Overloaded
 from tests.patience import PATIENCE_S
 
 
-class Counting:
+class CountingBackend:
     """A backend with usage counts, which records the reports of service elsewhere."""
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
@@ -57,17 +57,17 @@ class Counting:
         self.services.append(elsewhere)
 
 
-def replica(id: str, backend: Counting) -> Replica:
+def replica(id: str, backend: CountingBackend) -> Replica:
     return Replica(id, cast("ManagedBackend", backend))
 
 
-def revision(*backends: Counting) -> PoolRevision:
+def revision(*backends: CountingBackend) -> PoolRevision:
     replicas = [replica(f"r{number}", each) for number, each in enumerate(backends)]
     return PoolRevision("tiny", cast("Model", None), replicas)
 
 
 def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
-    alone, other = Counting(), Counting()
+    alone, other = CountingBackend(), CountingBackend()
     pool = revision(alone)
     alone.used.append(Used("t", 1.0, 3, 4, 0))
     pool.report_used()
@@ -79,25 +79,27 @@ def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
 
 
 def test_bounds_are_those_of_a_replica_that_is_there() -> None:
-    assert revision(Counting(is_ready=False, max_model_len=99), Counting()).capabilities.max_model_len == 8
-    assert revision(Counting(is_ready=False, max_model_len=99)).capabilities.max_model_len == 99
+    assert (
+        revision(CountingBackend(is_ready=False, max_model_len=99), CountingBackend()).capabilities.max_model_len == 8
+    )
+    assert revision(CountingBackend(is_ready=False, max_model_len=99)).capabilities.max_model_len == 99
 
 
 def test_a_replica_whose_window_is_full_is_asked_only_where_all_are() -> None:
-    full, roomy = Counting(), Counting()
+    full, roomy = CountingBackend(), CountingBackend()
     pool = revision(full, roomy)
     asked = Asked("adapter")
     first = pool.take(asked)
     other = next(each for each in pool if each is not first)
-    cast("Counting", first.backend).num_in_flight = 8
+    cast("CountingBackend", first.backend).num_in_flight = 8
     assert pool.take(asked) is other, "although the adapter is at home on the first"
-    cast("Counting", other.backend).num_in_flight = 8
+    cast("CountingBackend", other.backend).num_in_flight = 8
     assert pool.take(asked) in (first, other)
 
 
 def test_a_pool_takes_what_its_ready_replicas_take_together() -> None:
-    silent = Counting(is_ready=False)
-    pool = revision(Counting(), Counting(), silent)
+    silent = CountingBackend(is_ready=False)
+    pool = revision(CountingBackend(), CountingBackend(), silent)
     assert pool.max_in_flight == 16
     silent.is_ready = True
     last = pool.find("r2")
@@ -114,13 +116,13 @@ def test_a_pool_takes_what_its_ready_replicas_take_together() -> None:
 
 
 def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
-    pool = revision(Counting(), Counting())
+    pool = revision(CountingBackend(), CountingBackend())
     former = pool.find("r0")
     assert former is not None
     old, new = Asked("old", tenant="t"), Asked("new", tenant="t")
     pool._balancer.taken("r0", old)
     pool.remove("r0")
-    pool.add(replica("r0", Counting()))
+    pool.add(replica("r0", CountingBackend()))
     pool._balancer.taken("r0", new)
     pool.give(former, old)
     assert pool._balancer.loads()["r0"] == 1.0
@@ -131,7 +133,7 @@ def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
 
 
 def test_a_request_that_only_a_draining_replica_takes_has_one_start_that_stays() -> None:
-    pool = revision(Counting())
+    pool = revision(CountingBackend())
     [last] = pool
     pool.take(Asked(""))
     assert pool.room.num_wanted == 0
@@ -157,7 +159,7 @@ async def test_a_request_for_a_base_that_is_gone_holds_up_none_that_waits_for_th
     await asyncio.sleep(0)
     assert room.num_waiting == 1
     pool.serve(current)
-    current.add(replica("r0", Counting()))
+    current.add(replica("r0", CountingBackend()))
     async with asyncio.timeout(PATIENCE_S):
         await waiting
         await current.warm("t")

@@ -43,7 +43,7 @@ UNDO = """
 JOURNAL = "journal/0/000000000001.journal"
 
 
-class Old(msgspec.Struct, frozen=True):
+class OldInstallation(msgspec.Struct, frozen=True):
     """An installation whose archive ends before an upgrade, and whose journal has a request that the ledger lacks."""
 
     data_dir: Path
@@ -55,10 +55,10 @@ class Old(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def old(open_folder: Path) -> Iterator[Old]:
+def old(open_folder: Path) -> Iterator[OldInstallation]:
     folder = open_folder / "rewind"
     folder.mkdir(mode=0o711)
-    old = Old(folder / "data", folder / "archive")
+    old = OldInstallation(folder / "data", folder / "archive")
     with server(old.data_dir) as dsn:
         asyncio.run(migrate(dsn))
         asyncio.run(furnish(old.data_dir, dsn))
@@ -87,7 +87,7 @@ def ledger_and_schema(data_dir: Path) -> tuple[int, tuple[str, ...]]:
 
 
 def test_a_restore_that_cannot_work_leaves_the_database_in_its_place(
-    old: Old, capsys: pytest.CaptureFixture[str]
+    old: OldInstallation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = ledger_and_schema(old.data_dir)
     home = old.data_dir / "postgres"
@@ -109,7 +109,7 @@ def test_a_restore_that_cannot_work_leaves_the_database_in_its_place(
 
 
 def test_the_drill_of_a_moment_before_an_upgrade_bills_the_journals(
-    old: Old, capsys: pytest.CaptureFixture[str]
+    old: OldInstallation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["drill", "restore", str(old.archive), "--in", str(old.archive.parent), "--json"], old.environ)
     found = json.loads(capsys.readouterr().out)
@@ -119,7 +119,7 @@ def test_the_drill_of_a_moment_before_an_upgrade_bills_the_journals(
 
 
 def test_a_moment_before_an_upgrade_is_brought_up_to_date_and_billed(
-    old: Old, capsys: pytest.CaptureFixture[str]
+    old: OldInstallation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     num_rows, _ = ledger_and_schema(old.data_dir)
     assert main(["restore", str(old.archive), "--force", "--json"], old.environ) == 0

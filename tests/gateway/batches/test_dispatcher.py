@@ -224,7 +224,7 @@ async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error
     assert '"status_code":502' in await world.text(row.error_file_id)
 
 
-class Noting(Runner):
+class NotingRunner(Runner):
     """A fake runner that records the models of lines by the time at which they were started."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ async def test_lines_of_one_adapter_follow_each_other_and_base_models_take_turns
     models = [f"{base}:a{number}" for number in range(7) for base in ("tiny", "other")]
     lines = [chat_line(str(number), model=models[number % 14]) for number in range(210)]
     batch = await world.create(file_of(lines))
-    runner = Noting()
+    runner = NotingRunner()
     async with world.dispatching(runner, other=Pool()):
         ended = await world.ended(batch)
     assert ended.row.num_completed == 210
@@ -256,7 +256,7 @@ async def test_lines_of_one_adapter_follow_each_other_and_base_models_take_turns
 async def test_a_base_model_whose_engines_want_no_line_holds_up_no_other(world: World) -> None:
     lines = [chat_line(str(number), model="full" if number < 150 else "tiny") for number in range(300)]
     batch = await world.create(file_of(lines))
-    full, runner = Pool(is_full=True), Noting()
+    full, runner = Pool(is_full=True), NotingRunner()
     async with world.dispatching(runner, full=full):
 
         async def others_are_done() -> bool:

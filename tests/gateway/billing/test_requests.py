@@ -193,7 +193,7 @@ async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database
         assert [each for each in found if each.startswith("req_i")] == [each.request_id for each in expected]
 
 
-class Meddled:
+class MeddledConnection:
     """A connection that rolls up all waiting rows before one of its queries.
 
     question: the number of queries before that one.
@@ -225,7 +225,7 @@ async def test_what_is_rolled_up_between_two_questions_is_found(database: Databa
         models=["late"],
     )
     async with database.acquire() as conn:
-        found = await list_requests(cast("Connection", Meddled(conn, hooli, question)), query)
+        found = await list_requests(cast("Connection", MeddledConnection(conn, hooli, question)), query)
     assert [row.request_id for row in found.rows] == [f"req_h{question}"]
 
 

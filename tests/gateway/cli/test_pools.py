@@ -218,7 +218,7 @@ async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lor
 
 
 def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
-    class Interrupted:
+    class InterruptingServer:
         """A server that interrupts the process, as Ctrl-C does, at its first answer."""
 
         def get(self, path: str) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
     with pytest.raises(
         CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"
     ) as end:
-        settle(cast("AdminClient", Interrupted()), arguments, pool | {"revisions": []}, "pool qwen is created")
+        settle(cast("AdminClient", InterruptingServer()), arguments, pool | {"revisions": []}, "pool qwen is created")
     assert end.value.exit_code == 130
 
 

@@ -28,14 +28,14 @@ def lorikeet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli({"LORIKEET_DATA_DIR": str(tmp_path)}, capsys)
 
 
-class Piped(io.TextIOWrapper):
+class PipedInput(io.TextIOWrapper):
     """A standard input that is not a terminal."""
 
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch):
     def give(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", Piped(io.BytesIO(content)))
+        monkeypatch.setattr(sys, "stdin", PipedInput(io.BytesIO(content)))
 
     give(b"")
     return give

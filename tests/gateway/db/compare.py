@@ -50,7 +50,7 @@ class Rows(msgspec.Struct, frozen=True):
     hash_sums: tuple[int, int]
 
 
-class Compared(msgspec.Struct, frozen=True):
+class TableComparison(msgspec.Struct, frozen=True):
     """The comparison of one table; a side is None where a database does not have the table."""
 
     table: str
@@ -62,7 +62,7 @@ class Compared(msgspec.Struct, frozen=True):
         return self.before == self.after
 
 
-async def compare(before: Connection, after: Connection) -> list[Compared]:
+async def compare(before: Connection, after: Connection) -> list[TableComparison]:
     """Return the comparison of every table that either database has, in the order of names."""
     columns = [{row["table"]: set(row["columns"]) for row in await conn.fetch(_COLUMNS)} for conn in (before, after)]
     found = []
@@ -74,7 +74,7 @@ async def compare(before: Connection, after: Connection) -> list[Compared]:
             await _rows(conn, table, sorted(common)) if table in known else None
             for conn, known in zip((before, after), columns, strict=True)
         ]
-        found.append(Compared(table, *rows))
+        found.append(TableComparison(table, *rows))
     return found
 
 

@@ -82,7 +82,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class ForeignId(msgspec.Struct, frozen=True):
-    """A reference to a field of `Foreign`: routes are tested with an id of such a row, or of its project."""
+    """A reference to a field of `ForeignIds`: routes are tested with an id of such a row, or of its project."""
 
     field: str
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.admin.limits.limits import SetLimit
 from gateway.db.pool import Database
 from gateway.postgres.dump import LEFT_OUT
-from tests.gateway.admin.access.foreign import Foreign
+from tests.gateway.admin.access.foreign import ForeignIds
 from tests.gateway.admin.test_access import MEANT
 from tests.gateway.db.tables import TABLES, Bound, Coverage, ForeignId, Quota, Reason, Removal, Route
 
@@ -35,7 +35,7 @@ def test_what_an_entry_points_at_is_there(table: str, coverage: Coverage) -> Non
             case Route(about):
                 assert about in MEANT, "the matrix of roles knows this path"
             case ForeignId(field):
-                assert field in Foreign.__struct_fields__, "the test of foreign ids has such an id"
+                assert field in ForeignIds.__struct_fields__, "the test of foreign ids has such an id"
             case Bound(limit):
                 assert limit > 0
             case Quota(unit):

@@ -21,7 +21,7 @@ NUMBERS = itertools.count(1)
 NUM_UNITS = 60
 
 
-class Flagged(msgspec.Struct, frozen=True):
+class FlagExperiment(msgspec.Struct, frozen=True):
     """A running experiment of the project acme, to be read as a flag."""
 
     house: House
@@ -48,7 +48,7 @@ class Flagged(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture
-async def flagged(house: House) -> AsyncIterator[Flagged]:
+async def flagged(house: House) -> AsyncIterator[FlagExperiment]:
     name = f"flag-{next(NUMBERS)}"
     definition = {
         "name": name,
@@ -78,11 +78,11 @@ async def flagged(house: House) -> AsyncIterator[Flagged]:
             return (await admin.post(f"{own}/start")).status_code == 200
 
         await until(is_started, "the experiment does not start", pause_s=0.1)
-        yield Flagged(house, made.json()["id"], name, client, admin, own)
+        yield FlagExperiment(house, made.json()["id"], name, client, admin, own)
         await admin.post(f"{own}/stop")
 
 
-async def test_the_arm_is_the_one_that_requests_get(flagged: Flagged) -> None:
+async def test_the_arm_is_the_one_that_requests_get(flagged: FlagExperiment) -> None:
     arms = set()
     for number in range(NUM_UNITS):
         reply = await flagged.flag({"targetingKey": f"user-{number}", "plan": "gold"})
@@ -95,7 +95,7 @@ async def test_the_arm_is_the_one_that_requests_get(flagged: Flagged) -> None:
     assert arms == {"control", "warm"}
 
 
-async def test_asking_exposes_nobody(flagged: Flagged) -> None:
+async def test_asking_exposes_nobody(flagged: FlagExperiment) -> None:
     for number in range(20):
         await flagged.flag({"targetingKey": f"asked-{number}"})
     await flagged.arm_of("asked-0")
@@ -112,7 +112,7 @@ async def test_asking_exposes_nobody(flagged: Flagged) -> None:
         assert await units() == 1
 
 
-async def test_an_experiment_that_is_paused_is_disabled_everywhere(flagged: Flagged) -> None:
+async def test_an_experiment_that_is_paused_is_disabled_everywhere(flagged: FlagExperiment) -> None:
     assert (await flagged.operator.post(f"{flagged.path}/pause")).status_code == 200
 
     async def is_disabled() -> bool:
@@ -122,7 +122,7 @@ async def test_an_experiment_that_is_paused_is_disabled_everywhere(flagged: Flag
     await until(is_disabled, "the flag is not disabled")
 
 
-async def test_all_flags_of_a_unit_come_at_once_with_a_tag(flagged: Flagged) -> None:
+async def test_all_flags_of_a_unit_come_at_once_with_a_tag(flagged: FlagExperiment) -> None:
     body = {"context": {"targetingKey": "user-1"}}
     reply = await flagged.client.post("/ofrep/v1/evaluate/flags", json=body)
     one = (await flagged.flag({"targetingKey": "user-1"})).json()
@@ -157,7 +157,7 @@ async def test_wrong_contexts_are_refused_in_the_protocols_shape(house: House, b
         assert set(one.json()) == {"key", "errorCode", "errorDetails"}
 
 
-async def test_anothers_flag_is_none(flagged: Flagged) -> None:
+async def test_anothers_flag_is_none(flagged: FlagExperiment) -> None:
     headers = {"authorization": f"Bearer {flagged.house.globex.key}"}
     answers = set()
     for name in (flagged.name, "none", "%00"):
@@ -171,7 +171,7 @@ async def test_anothers_flag_is_none(flagged: Flagged) -> None:
     assert flagged.name not in reply.text
 
 
-async def test_the_official_sdk_shows_the_arm_that_requests_get(flagged: Flagged) -> None:
+async def test_the_official_sdk_shows_the_arm_that_requests_get(flagged: FlagExperiment) -> None:
     api = pytest.importorskip("openfeature.api")
     ofrep = pytest.importorskip("openfeature.contrib.provider.ofrep")
     from openfeature.evaluation_context import EvaluationContext

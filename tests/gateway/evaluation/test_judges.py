@@ -7,7 +7,7 @@ import random
 
 from gateway.db.pool import Database
 from tests.gateway.evaluation.conftest import Site
-from tests.gateway.experiments.books_rows import NOW, Made, Sent, keep_books, send, unit
+from tests.gateway.experiments.books_rows import NOW, RunningExperiment, UnitRequest, keep_books, send, unit
 from tests.installation.waiting import until
 
 EARLIER = NOW - datetime.timedelta(hours=3)
@@ -26,8 +26,8 @@ async def vote_as_people_and_a_judge(site: Site) -> list[bool]:
     Returns the judge's verdict on each reply. Units are in both arms by turns.
     """
     chance = random.Random(2)
-    made = Made(site.key.organization_id, site.key.project_id, site.experiment_id)
-    ids = await send(site.conn, made, [Sent(unit(n), n % 2, EARLIER) for n in range(NUM_UNITS)])
+    made = RunningExperiment(site.key.organization_id, site.key.project_id, site.experiment_id)
+    ids = await send(site.conn, made, [UnitRequest(unit(n), n % 2, EARLIER) for n in range(NUM_UNITS)])
     liked = [chance.random() < 0.6 for _ in ids]
     at = EARLIER.timestamp() + 60
     votes = [

@@ -47,7 +47,7 @@ DEFINITION = Experiment(
 )
 
 
-class Made(msgspec.Struct, frozen=True):
+class RunningExperiment(msgspec.Struct, frozen=True):
     """A running experiment."""
 
     organization_id: str
@@ -55,7 +55,7 @@ class Made(msgspec.Struct, frozen=True):
     id: str
 
 
-class Sent(msgspec.Struct, frozen=True):
+class UnitRequest(msgspec.Struct, frozen=True):
     """A request of a unit, to be written as rows."""
 
     unit: bytes
@@ -94,7 +94,7 @@ _EXPERIMENT = """
 
 async def make_experiment(
     conn: Connection, definition: Experiment = DEFINITION, *, project: str = "acme", days_ago: int = 10
-) -> Made:
+) -> RunningExperiment:
     """Make a running experiment of a project, which is made as well where it does not exist."""
     organization = await ensure_organization(conn, "default")
     row = await create_project(conn, organization.id, project)
@@ -107,7 +107,7 @@ async def make_experiment(
     layer, seed = f"layer-{number}", bytes([number % 256]) * 32
     await conn.execute(_LAYER, project_id, layer, seed)
     split = first_split(seed, seed, range(NUM_BUCKETS), [arm.weight for arm in definition.arms])
-    made = Made(organization.id, project_id, new_id("exp"))
+    made = RunningExperiment(organization.id, project_id, new_id("exp"))
     name = f"{definition.name}-{number}"
     text = msgspec.json.encode(msgspec.structs.replace(definition, name=name, model=name)).decode()
     started_at = NOW - datetime.timedelta(days=days_ago)
@@ -131,7 +131,7 @@ _REQUESTS = """
 _USAGE = "SELECT count(*) FROM write_usage(ARRAY(SELECT e FROM json_populate_recordset(NULL::ledger, $1::json) e))"
 
 
-async def send(conn: Connection, made: Made, requests: Iterable[Sent]) -> list[str]:
+async def send(conn: Connection, made: RunningExperiment, requests: Iterable[UnitRequest]) -> list[str]:
     """Write the rows of requests in one transaction, as the ledger's writer does; return their ids."""
     sent = [
         each if each.request_id else msgspec.structs.replace(each, request_id=f"req_{next(_numbers):09}")
@@ -154,7 +154,7 @@ async def send(conn: Connection, made: Made, requests: Iterable[Sent]) -> list[s
     return [each.request_id for each in sent]
 
 
-def _event(made: Made, sent: Sent) -> dict[str, Any]:
+def _event(made: RunningExperiment, sent: UnitRequest) -> dict[str, Any]:
     event = UsageEvent(
         request_id=sent.request_id,
         attempt=sent.attempt,
@@ -201,7 +201,7 @@ _REFUSAL_EVENT = """
 """
 
 
-async def refuse(conn: Connection, made: Made, sent: Sent, num: int = 1) -> None:
+async def refuse(conn: Connection, made: RunningExperiment, sent: UnitRequest, num: int = 1) -> None:
     """Write refused requests of a unit, as gateways do."""
     request_id = f"req_{next(_numbers):09}"
     async with conn.transaction():
@@ -235,7 +235,7 @@ _FIRST_VOTES = """
 
 async def vote_once_each(
     conn: Connection,
-    made: Made,
+    made: RunningExperiment,
     request_ids: Sequence[str],
     values: Sequence[int],
     at: datetime.datetime,
@@ -251,7 +251,7 @@ _WITHDRAW = "UPDATE feedback SET withdrawn_at = now() WHERE id = $1"
 
 async def vote(
     conn: Connection,
-    made: Made,
+    made: RunningExperiment,
     value: int,
     *,
     request_id: str | None = None,
@@ -280,13 +280,13 @@ _VOTES = """
 
 
 async def vote_for_each(
-    conn: Connection, made: Made, request_ids: Sequence[str], value: int, *, at: datetime.datetime
+    conn: Connection, made: RunningExperiment, request_ids: Sequence[str], value: int, *, at: datetime.datetime
 ) -> None:
     """Write one vote on each of some requests."""
     await conn.execute(_VOTES, made.project_id, made.id, request_ids, value, at)
 
 
-async def withdraw(conn: Connection, made: Made, feedback_id: str) -> None:
+async def withdraw(conn: Connection, made: RunningExperiment, feedback_id: str) -> None:
     """Withdraw a vote."""
     async with conn.transaction():
         await conn.execute(_WITHDRAW, feedback_id)
@@ -298,7 +298,7 @@ async def keep_books(database: Database) -> None:
     await ExperimentBookkeeper(database).work()
 
 
-async def verified(database: Database, made: Made) -> Verification:
+async def verified(database: Database, made: RunningExperiment) -> Verification:
     """Recount an experiment from its rows; return the comparison with its sums."""
     async with database.acquire() as conn:
         return await verify(conn, made.id)

@@ -51,7 +51,7 @@ class ArmOf(msgspec.Struct, frozen=True):
     mode: Literal["fill", "replace"] = "fill"
 
 
-class Made(msgspec.Struct, frozen=True):
+class StartedExperiment(msgspec.Struct, frozen=True):
     """A started experiment."""
 
     id: str
@@ -101,7 +101,7 @@ async def start_experiment(
     shadow: ArmOf | None = None,
     share: int = NUM_BUCKETS,
     **fields: Any,
-) -> Made:
+) -> StartedExperiment:
     """Start an experiment of a project over slots 0 to `coverage` of its layer, which is made where it does not exist.
 
     pool: the pool that serves arms that name none.
@@ -123,7 +123,7 @@ async def start_experiment(
     )
     layer_seed = await conn.fetchval(_LAYER, project_id, layer, secrets.token_bytes(32))
     split = first_split(seed or secrets.token_bytes(32), layer_seed, range(coverage), [arm.weight for arm in arms])
-    made = Made(new_id("exp"), definition, split)
+    made = StartedExperiment(new_id("exp"), definition, split)
     async with conn.transaction():
         text = msgspec.json.encode(definition).decode()
         values = (made.id, project_id, name, model, text, layer, split.seed, split.slots, list(split.tables))

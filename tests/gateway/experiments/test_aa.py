@@ -13,7 +13,7 @@ from gateway.db.pool import Database
 from gateway.domain.experiments.sums import NO_UNITS, Unit, sums_of
 from gateway.experiments.results import read_results
 from tests.gateway.domain.experiments.looks import SHAPES
-from tests.gateway.experiments.books_rows import Sent, keep_books, make_experiment, send, unit, vote_once_each
+from tests.gateway.experiments.books_rows import UnitRequest, keep_books, make_experiment, send, unit, vote_once_each
 from tests.gateway.experiments.test_books import LONG_AGO, check
 
 MICRO = 1_000_000
@@ -33,7 +33,7 @@ async def test_sums_of_the_tables_are_the_pure_sums(database: Database, shape: s
             for look in range(num_looks):
                 part = range(look * num_units // num_looks, (look + 1) * num_units // num_looks)
                 at = LONG_AGO + datetime.timedelta(seconds=look)
-                ids = await send(conn, made, [Sent(unit(n), arms[n], at, tokens=abs(outcomes[n])) for n in part])
+                ids = await send(conn, made, [UnitRequest(unit(n), arms[n], at, tokens=abs(outcomes[n])) for n in part])
                 await vote_once_each(conn, made, ids, [outcomes[number] for number in part], at)
                 await keep_books(database)
                 results = await read_results(conn, made)

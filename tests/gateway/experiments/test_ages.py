@@ -14,8 +14,8 @@ from gateway.experiments.results import read_ages, read_results
 from tests.gateway.experiments.books_rows import (
     DEFINITION,
     NOW,
-    Made,
-    Sent,
+    RunningExperiment,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -33,7 +33,7 @@ WEEK = msgspec.structs.replace(
 )
 
 
-async def run(database: Database, effects: list[int]) -> Made:
+async def run(database: Database, effects: list[int]) -> RunningExperiment:
     """Write requests of units on each of four days; the treatment's have fewer tokens, by days since exposure."""
     rng = random.Random(7)
     async with database.acquire() as conn:
@@ -43,7 +43,9 @@ async def run(database: Database, effects: list[int]) -> Made:
                 conn,
                 made,
                 [
-                    Sent(unit(n), n % 2, FIRST + age * DAY, tokens=60 + rng.randrange(9) - (n % 2) * effects[age])
+                    UnitRequest(
+                        unit(n), n % 2, FIRST + age * DAY, tokens=60 + rng.randrange(9) - (n % 2) * effects[age]
+                    )
                     for n in range(NUM_UNITS)
                     if age == 0 or n % 3  # some do nothing on later days
                 ],
@@ -75,8 +77,8 @@ async def test_units_that_did_nothing_on_a_day_count_as_nothing(database: Databa
     )
     async with database.acquire() as conn:
         made = await make_experiment(conn, definition)
-        await send(conn, made, [Sent(unit(n), n % 2, FIRST) for n in range(20)])
-        await send(conn, made, [Sent(unit(n), n % 2, FIRST + DAY) for n in range(5)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, FIRST) for n in range(20)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, FIRST + DAY) for n in range(5)])
         await keep_books(database)
         found = {each.metric: dict(each.days) for each in await read_ages(conn, made)}
     asked = found["prompt_tokens"]
@@ -89,7 +91,7 @@ async def test_units_that_did_nothing_on_a_day_count_as_nothing(database: Databa
 async def test_days_since_exposure_follow_votes_and_late_rows(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn, WEEK)
-        ids = await send(conn, made, [Sent(unit(n), n % 2, FIRST) for n in range(8)])
+        ids = await send(conn, made, [UnitRequest(unit(n), n % 2, FIRST) for n in range(8)])
         votes = [await vote(conn, made, 5, request_id=each, at=FIRST + 2 * DAY) for each in ids]
         await keep_books(database)
         assert {age for each in await read_ages(conn, made, metric="paid") for age, _ in each.days} == {2}
@@ -97,7 +99,9 @@ async def test_days_since_exposure_follow_votes_and_late_rows(database: Database
             await withdraw(conn, made, feedback_id)
         await keep_books(database)
         assert await read_ages(conn, made, metric="paid") == []
-        await send(conn, made, [Sent(unit(n), n % 2, FIRST - DAY) for n in range(8)])  # earlier ones, written later
+        await send(
+            conn, made, [UnitRequest(unit(n), n % 2, FIRST - DAY) for n in range(8)]
+        )  # earlier ones, written later
         await keep_books(database)
         found = {each.metric: [age for age, _ in each.days] for each in await read_ages(conn, made)}
     assert found["completion_tokens"] == [0, 1]

@@ -18,8 +18,8 @@ from tests.gateway.experiments.books_rows import (
     DEFINITION,
     NOW,
     WINDOW_S,
-    Made,
-    Sent,
+    RunningExperiment,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -33,7 +33,7 @@ EARLIER, LATER = NOW - 6 * WINDOW, NOW - 3 * WINDOW
 ASKED = msgspec.structs.replace(DEFINITION, metrics=Metrics((Primary("paid", "increase"),), (), ("prompt_tokens",)))
 
 
-async def sums_in(database: Database, made: Made, metric: str) -> Sums:
+async def sums_in(database: Database, made: RunningExperiment, metric: str) -> Sums:
     async with database.acquire() as conn:
         rows = await load_sums(conn, made.id, [metric], by_day=False)
     return sum((row.sums for row in rows), start=Sums())
@@ -46,10 +46,14 @@ async def test_outcomes_of_an_earlier_experiment_are_the_covariate(database: Dat
         other_source = await make_experiment(conn, session)
         elsewhere = await make_experiment(conn, ASKED, project="globex")
         for one in (other_source, elsewhere):
-            await send(conn, one, [Sent(unit(1), at=EARLIER) for _ in range(9)])
-        await send(conn, before, [Sent(unit(1), at=EARLIER), Sent(unit(1), at=EARLIER), Sent(unit(2), at=EARLIER)])
-        await send(conn, before, [Sent(unit(3), at=LATER - WINDOW / 2)])  # the unit's window had not ended
-        await send(conn, made, [Sent(unit(n), at=LATER) for n in (1, 2, 3, 4)])
+            await send(conn, one, [UnitRequest(unit(1), at=EARLIER) for _ in range(9)])
+        await send(
+            conn,
+            before,
+            [UnitRequest(unit(1), at=EARLIER), UnitRequest(unit(1), at=EARLIER), UnitRequest(unit(2), at=EARLIER)],
+        )
+        await send(conn, before, [UnitRequest(unit(3), at=LATER - WINDOW / 2)])  # the unit's window had not ended
+        await send(conn, made, [UnitRequest(unit(n), at=LATER) for n in (1, 2, 3, 4)])
     await keep_books(database)
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7), Unit(7), Unit(7)])
     assert (await sums_in(database, before, "prompt_tokens")).x == 0
@@ -60,17 +64,17 @@ async def test_outcomes_of_an_earlier_experiment_are_the_covariate(database: Dat
 async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(database: Database) -> None:
     async with database.acquire() as conn:
         before, made = await make_experiment(conn, ASKED), await make_experiment(conn, ASKED)
-        await send(conn, made, [Sent(unit(1), at=LATER), Sent(unit(2), at=LATER)])
+        await send(conn, made, [UnitRequest(unit(1), at=LATER), UnitRequest(unit(2), at=LATER)])
         await keep_books(database)
         assert (await sums_in(database, made, "prompt_tokens")).x == 0
-        (request_id, _) = await send(conn, before, [Sent(unit(n), at=EARLIER) for n in (1, 2)])
+        (request_id, _) = await send(conn, before, [UnitRequest(unit(n), at=EARLIER) for n in (1, 2)])
         await keep_books(database)
         assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 7), Unit(7, 7)])
         await vote(conn, before, 40, request_id=request_id, at=EARLIER)
         await vote(conn, made, 3, digest=unit(1), at=LATER)
         await keep_books(database)
         assert await sums_in(database, made, "paid") == sums_of([Unit(3, 40)])
-        await send(conn, before, [Sent(unit(1), at=EARLIER + WINDOW / 3)])
+        await send(conn, before, [UnitRequest(unit(1), at=EARLIER + WINDOW / 3)])
         await keep_books(database)
         assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7)])
         await check(database, made, 2)
@@ -91,11 +95,11 @@ async def test_units_that_behave_as_before_need_fewer(database: Database) -> Non
         async with database.acquire() as conn:
             if knows:
                 before = await make_experiment(conn, definition, project=project)
-                ids = await send(conn, before, [Sent(unit(n), at=EARLIER) for n in range(num)])
+                ids = await send(conn, before, [UnitRequest(unit(n), at=EARLIER) for n in range(num)])
                 for n, request_id in enumerate(ids):
                     await vote(conn, before, round(1_000 + usual[n]), request_id=request_id, at=EARLIER)
             made = await make_experiment(conn, definition, project=project)
-            ids = await send(conn, made, [Sent(unit(n), n % 2, LATER) for n in range(num)])
+            ids = await send(conn, made, [UnitRequest(unit(n), n % 2, LATER) for n in range(num)])
             noise = random.Random(6)
             for n, request_id in enumerate(ids):
                 value = 1_000 + usual[n] + noise.gauss(0, 40) + 25 * (n % 2)

@@ -22,7 +22,7 @@ from gateway.experiments.notes import Notes
 from gateway.experiments.results import read_health
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from tests.gateway.experiments.books_rows import (
-    Sent,
+    UnitRequest,
     keep_books,
     make_experiment,
     refuse,
@@ -110,7 +110,7 @@ async def test_a_unit_that_is_written_after_new_weights_is_told_to_all_gateways(
         await notes.flush()
         assert await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id) == listed_at
         if by_ledger:
-            await send(conn, made, [Sent(unit(1), 1, epoch=1)])
+            await send(conn, made, [UnitRequest(unit(1), 1, epoch=1)])
             await keep_books(database)
         else:
             notes.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
@@ -135,7 +135,7 @@ async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_fr
         await notes.flush()
         await conn.execute(_EARLIER)
         if by_ledger:
-            await send(conn, made, [Sent(unit(1), 1, datetime.datetime.now(datetime.UTC), epoch=1)])
+            await send(conn, made, [UnitRequest(unit(1), 1, datetime.datetime.now(datetime.UTC), epoch=1)])
             await keep_books(database)
         else:
             cut_off.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
@@ -148,12 +148,12 @@ async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_fr
 async def test_units_of_several_epochs_are_judged_by_their_own_shares(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(60)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(60)])
         await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
         await keep_books(database)
-        second = [Sent(unit(n), int(n % 4 == 3), LONG_AGO, epoch=2) for n in range(100, 160)]
+        second = [UnitRequest(unit(n), int(n % 4 == 3), LONG_AGO, epoch=2) for n in range(100, 160)]
         await send(conn, made, second)
-        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO, epoch=1, tokens=9) for n in range(5)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO, epoch=1, tokens=9) for n in range(5)])
         await keep_books(database)
         health = await read_health(conn, made)
     assert [each.units for each in health.epochs] == [(30, 30), (45, 15)]
@@ -166,10 +166,10 @@ async def test_units_of_several_epochs_are_judged_by_their_own_shares(database: 
 async def test_health_names_busy_units_and_what_is_not_analysed(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        sent = [Sent(unit(n), n % 2, LONG_AGO, is_delivered=n != 1) for n in range(200)]
-        ids = await send(conn, made, [*sent, *(Sent(unit(7), 1, LONG_AGO) for _ in range(29))])
+        sent = [UnitRequest(unit(n), n % 2, LONG_AGO, is_delivered=n != 1) for n in range(200)]
+        ids = await send(conn, made, [*sent, *(UnitRequest(unit(7), 1, LONG_AGO) for _ in range(29))])
         await vote(conn, made, 1, request_id=ids[0], at=LONG_AGO)
-        await refuse(conn, made, Sent(unit(8), 0, LONG_AGO))
+        await refuse(conn, made, UnitRequest(unit(8), 0, LONG_AGO))
         reasons = "INSERT INTO experiment_reasons (experiment_id, day, reason, num_requests) VALUES ($1, $2, $3, $4)"
         for days, num in ((0, 4), (1, 3)):
             await conn.execute(reasons, made.id, (LONG_AGO - datetime.timedelta(days=days)).date(), "no_unit", num)
@@ -190,7 +190,7 @@ async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database:
     async def seconds() -> float:
         async with database.acquire() as conn:
             made = await make_experiment(conn, project="acme")
-            harmless = [Sent(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
+            harmless = [UnitRequest(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
             await send(conn, made, harmless)
         heard = [asyncio.Event() for _ in range(2)]
         async with AsyncExitStack() as stack:
@@ -210,7 +210,7 @@ async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database:
             async with database.acquire() as conn, asyncio.timeout(PATIENCE_S):
                 while (await waiting(conn)).num:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                await send(conn, made, [Sent(unit(n), 1, finish_reason="error") for n in range(100, 125)])
+                await send(conn, made, [UnitRequest(unit(n), 1, finish_reason="error") for n in range(100, 125)])
                 began_s = asyncio.get_running_loop().time()
                 await asyncio.gather(*(event.wait() for event in heard))
                 took_s = asyncio.get_running_loop().time() - began_s
@@ -233,12 +233,12 @@ async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(d
     bookkeeper = ExperimentBookkeeper(database, ExperimentMetrics(registry))
     async with database.acquire() as conn:
         made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
-        (request_id, _) = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in (1, 2)])
+        (request_id, _) = await send(conn, made, [UnitRequest(unit(n), at=LONG_AGO) for n in (1, 2)])
         await bookkeeper.work()
         for _ in range(2):  # the tokens of two such requests are more than a state holds
             await conn.execute(_HUGE, made.id, request_id, 2**63 - 1, LONG_AGO)
-        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(30)])
-        await send(conn, made, [Sent(unit(3), at=LONG_AGO)])
+        await send(conn, other, [UnitRequest(unit(n), at=LONG_AGO) for n in range(30)])
+        await send(conn, made, [UnitRequest(unit(3), at=LONG_AGO)])
         await bookkeeper.work()
         assert (await waiting(conn)).num == 0
     assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
@@ -261,8 +261,8 @@ async def test_a_unit_that_is_too_large_for_the_database_holds_up_nobody(databas
     async with database.acquire() as conn:
         await conn.execute(_REFUSE)
         made, other = await make_experiment(conn), await make_experiment(conn, project="globex")
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
-        await send(conn, other, [Sent(unit(n), at=LONG_AGO) for n in range(2, 9)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO)])
+        await send(conn, other, [UnitRequest(unit(n), at=LONG_AGO) for n in range(2, 9)])
         await ExperimentBookkeeper(database, ExperimentMetrics(registry)).work()
         assert (await waiting(conn)).num == 0
     assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
@@ -272,7 +272,7 @@ async def test_a_unit_that_is_too_large_for_the_database_holds_up_nobody(databas
 async def test_units_with_more_requests_than_one_transaction_recounts_are_refused_at_once(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO) for _ in range(3)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO) for _ in range(3)])
         ids = [(made.id, unit(1))]
         with pytest.raises(UnitsTooLarge, match="3 requests"):
             await rows_of_units(conn, ids, take_events=True, most=2)
@@ -285,7 +285,7 @@ async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Databas
     bookkeepers = [ExperimentBookkeeper(database, ExperimentMetrics(registry)), ExperimentBookkeeper(database)]
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(50)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(50)])
         before = await waiting(conn)
         assert before.num == 50 and before.lag_s > 0
         for bookkeeper in bookkeepers:

@@ -21,7 +21,7 @@ from tests.gateway.experiments.books_rows import (
     DEFINITION,
     NOW,
     WINDOW_S,
-    Sent,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -45,7 +45,7 @@ async def test_a_look_shows_every_metric_of_the_definition_and_is_kept(database:
     rng = random.Random(1)
     async with database.acquire() as conn:
         made = await make_experiment(conn, WIDE)
-        sent = [Sent(unit(n), n % 2, LONG_AGO, tokens=rng.randrange(20) + 5 * (n % 2)) for n in range(120)]
+        sent = [UnitRequest(unit(n), n % 2, LONG_AGO, tokens=rng.randrange(20) + 5 * (n % 2)) for n in range(120)]
         ids = await send(conn, made, sent)
         for number, request_id in enumerate(ids[:60]):
             await vote(conn, made, number % 3, request_id=request_id, at=LONG_AGO)
@@ -73,7 +73,7 @@ async def test_the_last_day_of_the_timeline_is_what_results_show(database: Datab
         made = await make_experiment(conn, WIDE)
         for days in range(5):
             at = LONG_AGO - datetime.timedelta(days=days)
-            await send(conn, made, [Sent(unit(100 * days + n), n % 2, at, tokens=n) for n in range(8)])
+            await send(conn, made, [UnitRequest(unit(100 * days + n), n % 2, at, tokens=n) for n in range(8)])
         await keep_books(database)
         days_shown = await read_timeline(database, made)
         assert len(days_shown) == 6, "five days of first requests, on the next of which windows end"
@@ -119,7 +119,7 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
             for number in range(num, num + 20):
                 arm = rng.randrange(2)
                 has_failed = rng.random() < (0.10 if arm else 0.01)
-                sent.append(Sent(unit(number), arm, finish_reason="error" if has_failed else "stop"))
+                sent.append(UnitRequest(unit(number), arm, finish_reason="error" if has_failed else "stop"))
             num += 20
             await send(conn, made, sent)
             await send(conn, bystander, [msgspec.structs.replace(each, finish_reason="stop") for each in sent])
@@ -135,7 +135,7 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
         (look,) = await list_looks(conn, made.id, LONG_AGO)
         assert _found(look.results)["error_rate", 1] == "harmed"
         await set_state(conn, made.id, "running")
-        await send(conn, made, [Sent(unit(num + n), 1, finish_reason="error") for n in range(20)])
+        await send(conn, made, [UnitRequest(unit(num + n), 1, finish_reason="error") for n in range(20)])
         await keep_books(database)
         assert await conn.fetchval("SELECT state FROM experiments WHERE id = $1", made.id) == "running", (
             "a person's will"
@@ -150,7 +150,7 @@ _SET_SUMS = "UPDATE experiment_totals SET n = $2 WHERE experiment_id = $1 AND ar
 async def test_a_look_is_of_one_moment_while_the_sums_change(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(40)])
+        await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(40)])
     await keep_books(database)
     is_over = False
 
@@ -206,7 +206,7 @@ async def test_a_page_that_stays_open_keeps_no_look_twice(database: Database) ->
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         for num_units in (4, 6):
-            await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(num_units)])
+            await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(num_units)])
             await keep_books(database)
             for _ in range(5):
                 await read_results(conn, made)

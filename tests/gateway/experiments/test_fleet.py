@@ -32,8 +32,8 @@ from gateway.settings import Settings
 from gateway.support.cipher import Cipher
 from tests.gateway.content.conftest import everything
 from tests.gateway.experiments import books_rows
-from tests.gateway.experiments.books_rows import Sent, send, unit, vote
-from tests.gateway.experiments.making import ArmOf, Made, start_experiment
+from tests.gateway.experiments.books_rows import UnitRequest, send, unit, vote
+from tests.gateway.experiments.making import ArmOf, StartedExperiment, start_experiment
 from tests.gateway.experiments.test_books import LONG_AGO
 from tests.gateway.live import BASE, FakeEngine, make_operator_key
 from tests.gateway.model_folder import make_model_folder
@@ -111,10 +111,12 @@ async def until_counted(conn: asyncpg.Connection) -> None:
 async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
     """Write rows that prove harm. Return the seconds from their commit until no gateway serves the arm any more."""
     key: Key = await make_key(fleet.dsn, f"harmed-{next(_NUMBERS)}")
-    made: Made = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
-    rows = books_rows.Made(key.organization_id, key.project_id, made.id)
+    made: StartedExperiment = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
+    rows = books_rows.StartedExperiment(key.organization_id, key.project_id, made.id)
     treated = next(f"user-{n}" for n in range(100) if assign(made.split, f"user-{n}", b"").arm == 1)
-    await send(conn, rows, [Sent(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)])
+    await send(
+        conn, rows, [UnitRequest(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
+    )
 
     async def last_served_s(gateway: GatewayProcess) -> float:
         async with httpx.AsyncClient(base_url=gateway.url, headers=key.headers, timeout=PATIENCE_S) as client:
@@ -132,7 +134,7 @@ async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
     for _ in fleet.gateways:
         await ready.acquire()
     await until_counted(conn)
-    await send(conn, rows, [Sent(unit(n), 1, finish_reason="error") for n in range(100, 125)])
+    await send(conn, rows, [UnitRequest(unit(n), 1, finish_reason="error") for n in range(100, 125)])
     began_s = asyncio.get_running_loop().time()
     began.set_result(began_s)
     took_s = max(await asyncio.gather(*asking)) - began_s
@@ -194,8 +196,8 @@ async def test_one_unit_of_many_is_forgotten_within_a_second(
     key = await make_key(fleet.dsn, "forgetful")
     await conn.execute(_METRICS, key.project_id)
     made = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
-    rows = books_rows.Made(key.organization_id, key.project_id, made.id)
-    (request_id,) = await send(conn, rows, [Sent(unit(0), at=LONG_AGO)])
+    rows = books_rows.StartedExperiment(key.organization_id, key.project_id, made.id)
+    (request_id,) = await send(conn, rows, [UnitRequest(unit(0), at=LONG_AGO)])
     await vote(conn, rows, 1, request_id=request_id, at=LONG_AGO)
     await until_counted(conn)
     for sql, of in ((_UNITS_LIKE, made.id), (_REQUESTS_LIKE, made.id), (_VOTES_LIKE, key.project_id)):
@@ -207,13 +209,13 @@ async def test_one_unit_of_many_is_forgotten_within_a_second(
     async def seconds() -> float:
         name = f"ann-{next(numbers)}@example.com"
         digest = unit_digest(secret, name)
-        (request_id,) = await send(conn, rows, [Sent(digest, at=LONG_AGO)])
+        (request_id,) = await send(conn, rows, [UnitRequest(digest, at=LONG_AGO)])
         await vote(conn, rows, 1, request_id=request_id, at=LONG_AGO)
         await vote(conn, rows, 1, digest=digest, at=LONG_AGO)
         await until_counted(conn)
         assert await conn.fetchval(_OF_UNIT, digest) == 5
-        await send(conn, rows, [Sent(digest, at=LONG_AGO)] * 2)  # which wait, behind those of others
-        await send(conn, rows, [Sent(unit(n), at=LONG_AGO) for n in range(3_000)])
+        await send(conn, rows, [UnitRequest(digest, at=LONG_AGO)] * 2)  # which wait, behind those of others
+        await send(conn, rows, [UnitRequest(unit(n), at=LONG_AGO) for n in range(3_000)])
         async with httpx.AsyncClient(
             base_url=fleet.gateways[0].url, headers=fleet.operator, timeout=PATIENCE_S
         ) as client:

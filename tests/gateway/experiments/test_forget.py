@@ -15,7 +15,7 @@ from gateway.exports.experiments.produce import make_export_request, open_experi
 from tests.gateway.experiments.books_rows import (
     NOW,
     WINDOW_S,
-    Sent,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -40,12 +40,12 @@ async def test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum(database: 
         made, other = await make_experiment(conn), await make_experiment(conn)
         stranger = await make_experiment(conn, project="globex")
         for each in (made, other, stranger):
-            ids = await send(conn, each, [Sent(unit(n), at=LONG_AGO, tokens=n) for n in (1, 2)])
+            ids = await send(conn, each, [UnitRequest(unit(n), at=LONG_AGO, tokens=n) for n in (1, 2)])
             await vote(conn, each, 5, request_id=ids[0], at=LONG_AGO)
             await vote(conn, each, 9, request_id=ids[1], at=LONG_AGO)
         await vote(conn, made, 1, digest=unit(1), metric="thumbs_up", at=LONG_AGO)
         await keep_books(database)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO, tokens=100)])  # waits when the unit is forgotten
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO, tokens=100)])  # waits when the unit is forgotten
         assert await forget(database, made.project_id, unit(1)) == 2
         await keep_books(database)
         left = await conn.fetchval(_TABLES_WITH_DIGESTS, unit(1))
@@ -62,7 +62,7 @@ async def test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum(database: 
 async def test_forgetting_waits_for_the_batch_that_is_counted(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO, tokens=4)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO, tokens=4)])
     async with database.transaction() as conn:
         await count_events(conn)
         forgetting = asyncio.create_task(forget(database, made.project_id, unit(1)))
@@ -78,12 +78,14 @@ async def test_requests_of_long_ago_go_and_their_units_stay(database: Database) 
     ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - REQUEST_RETENTION
     async with database.acquire() as conn:
         made = await make_experiment(conn, days_ago=200)
-        ids = await send(conn, made, [Sent(unit(1), at=ages_ago, tokens=3), Sent(unit(2), at=LONG_AGO, tokens=8)])
+        ids = await send(
+            conn, made, [UnitRequest(unit(1), at=ages_ago, tokens=3), UnitRequest(unit(2), at=LONG_AGO, tokens=8)]
+        )
         await keep_books(database)
         await keep_books(database)  # each bookkeeper tidies once at its start
         rows = await conn.fetch("SELECT request_id FROM experiment_requests")
         assert [row["request_id"] for row in rows] == [ids[1]]
-        corrected = Sent(unit(1), at=NOW, tokens=3, attempt=1)  # a recount would find the old request gone
+        corrected = UnitRequest(unit(1), at=NOW, tokens=3, attempt=1)  # a recount would find the old request gone
         await send(conn, made, [corrected])
         await keep_books(database)
     assert await sums(database, made, "completion_tokens") == sums_of([Unit(3, d=1), Unit(8, d=1)])
@@ -95,7 +97,7 @@ async def test_a_vote_about_a_request_of_long_ago_is_exported_as_it_is_counted(d
     ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - REQUEST_RETENTION
     async with database.acquire() as conn:
         made = await make_experiment(conn, days_ago=200)
-        (request_id,) = await send(conn, made, [Sent(unit(1), at=ages_ago)])
+        (request_id,) = await send(conn, made, [UnitRequest(unit(1), at=ages_ago)])
         await vote(conn, made, 7_000_000, request_id=request_id, at=ages_ago)
         await keep_books(database)
         await keep_books(database)  # each bookkeeper tidies once at its start

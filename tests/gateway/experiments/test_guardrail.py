@@ -13,7 +13,15 @@ import msgspec
 from gateway.db.pool import Database
 from gateway.domain.experiments.guardrails import errors_verdict
 from gateway.domain.experiments.statistics.counts import EpochCounts
-from tests.gateway.experiments.books_rows import DEFINITION, Made, Sent, keep_books, make_experiment, send, unit
+from tests.gateway.experiments.books_rows import (
+    DEFINITION,
+    RunningExperiment,
+    UnitRequest,
+    keep_books,
+    make_experiment,
+    send,
+    unit,
+)
 
 HEALTHY, HARMED = 0.01, 0.10
 IN_TIME = 600
@@ -25,20 +33,20 @@ _STATES = "SELECT id, state FROM experiments"
 class Run(msgspec.Struct):
     """One experiment, with the numbers of units after which the tables and the pure rule paused it."""
 
-    made: Made
+    made: RunningExperiment
     rng: random.Random
     treated_rate: float
     errors: tuple[int, int] = (0, 0)
     paused_at: int | None = None
     should_pause_at: int | None = None
 
-    def draw(self, first: int, num: int) -> list[Sent]:
+    def draw(self, first: int, num: int) -> list[UnitRequest]:
         """Return the first requests of some units, and record the rule's verdict after them."""
         sent = []
         for number in range(first, first + num):
             arm = self.rng.randrange(2)
             has_failed = self.rng.random() < (self.treated_rate if arm else HEALTHY)
-            sent.append(Sent(unit(number), arm, finish_reason="error" if has_failed else "stop"))
+            sent.append(UnitRequest(unit(number), arm, finish_reason="error" if has_failed else "stop"))
             self.errors = self.errors[0] + (has_failed and not arm), self.errors[1] + (has_failed and arm)
         verdict, _ = errors_verdict([EpochCounts(self.errors, (0.5, 0.5))])
         if verdict == "harmed" and self.should_pause_at is None:

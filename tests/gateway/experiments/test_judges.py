@@ -20,8 +20,8 @@ from gateway.experiments.books import forget
 from gateway.experiments.results import read_results
 from tests.gateway.experiments.books_rows import (
     DEFINITION,
-    Made,
-    Sent,
+    RunningExperiment,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -41,7 +41,7 @@ JUDGED = msgspec.structs.replace(
 )
 
 
-async def judged(database: Database, made: Made) -> JudgedComparison:
+async def judged(database: Database, made: RunningExperiment) -> JudgedComparison:
     """Return the comparison by the only metric that people and a judge voted on."""
     async with database.acquire() as conn:
         (found,) = (await read_results(conn, made)).judged
@@ -56,7 +56,7 @@ async def test_a_judge_that_is_kinder_to_an_arm_makes_no_effect_through_the_tabl
     labelled = sorted(chance.sample(range(NUM_UNITS), NUM_LABELLED))
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)
-        ids = await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(NUM_UNITS)])
+        ids = await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(NUM_UNITS)])
         in_millionths = [each * MILLION for each in scores]
         await vote_once_each(conn, made, ids, in_millionths, LONG_AGO, "judge")
         of_people = [labels[n] * MILLION for n in labelled]
@@ -85,7 +85,7 @@ async def test_a_judge_that_is_kinder_to_an_arm_makes_no_effect_through_the_tabl
 async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)
-        ids = await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(16)])
+        ids = await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(16)])
         for n, each in enumerate(ids):
             by_judge = await vote(conn, made, n, request_id=each, at=LONG_AGO, source="judge")
             if n % 3 == 0:
@@ -110,7 +110,7 @@ async def test_a_judges_votes_tell_nothing_of_how_people_vote_beforehand(databas
     since = LONG_AGO - datetime.timedelta(days=1)
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)
-        ids = await send(conn, made, [Sent(unit(n), at=LONG_AGO) for n in range(2)])
+        ids = await send(conn, made, [UnitRequest(unit(n), at=LONG_AGO) for n in range(2)])
         await vote(conn, made, 5, request_id=ids[0], at=LONG_AGO, source="judge")
         assert await load_past_votes(conn, made.project_id, "paid", since, by_unit=True) == []
         await vote(conn, made, 7, request_id=ids[1], at=LONG_AGO, source="user")
@@ -131,7 +131,7 @@ async def test_what_was_counted_before_judges_were_told_apart_is_counted_anew(da
     (migration,) = [each for each in read_migrations() if each.name.startswith("0037")]
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)
-        ids = await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(4)])
+        ids = await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(4)])
         await vote_once_each(conn, made, ids[:2], [5, 6], LONG_AGO)
         await keep_books(database)
         assert await sums(database, made, "paid") == sums_of([Unit(5)])

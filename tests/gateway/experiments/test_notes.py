@@ -16,7 +16,7 @@ from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.segment_values import Origin
 from gateway.experiments.notes import Notes
 from tests.gateway.bases import BASE_DIGEST
-from tests.gateway.experiments.making import KEY, ArmOf, Made, make_pool_row, start_experiment
+from tests.gateway.experiments.making import KEY, ArmOf, StartedExperiment, make_pool_row, start_experiment
 from tests.gateway.live import Tenant, make_tenant
 
 ORIGIN = Origin("key_1", "/v1/chat/completions", True, "default", "gw")
@@ -29,7 +29,7 @@ async def acme(dsn: str) -> Tenant:
 
 
 @pytest.fixture
-async def made(database: Database, acme: Tenant) -> Made:
+async def made(database: Database, acme: Tenant) -> StartedExperiment:
     async with database.transaction() as conn:
         await make_pool_row(conn, "tiny", BASE_DIGEST)
         return await start_experiment(conn, acme.project_id, [ArmOf("control", "pirate"), ArmOf("plain")])
@@ -58,7 +58,7 @@ def value(counter: Counter) -> float:
     return next(iter(counter.collect())).samples[0].value
 
 
-def exposure(made: Made, unit: str, arm: int = 0, reason: Reason = "split") -> Exposure:
+def exposure(made: StartedExperiment, unit: str, arm: int = 0, reason: Reason = "split") -> Exposure:
     epoch, name = int(reason == "split"), made.definition.arms[arm].name
     return Exposure(made.id, "support-tone", 1, arm, name, epoch, reason, unit_digest(KEY, unit))
 
@@ -68,7 +68,7 @@ async def rows(database: Database, table: str) -> list[Any]:
         return await conn.fetch(f"SELECT * FROM {table}")
 
 
-async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Database, made: Made) -> None:
+async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Database, made: StartedExperiment) -> None:
     notes, other = Notes(database, lost()), Notes(database, lost())
     for _ in range(3):
         notes.exposed(exposure(made, "ann", 1))
@@ -91,7 +91,7 @@ async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Databa
     ],
 )
 async def test_a_refusal_is_an_event_of_its_unit(
-    database: Database, acme: Tenant, made: Made, error: GatewayError, is_refusal: bool
+    database: Database, acme: Tenant, made: StartedExperiment, error: GatewayError, is_refusal: bool
 ) -> None:
     notes = Notes(database, lost())
     for number in range(3):
@@ -107,7 +107,7 @@ async def test_a_refusal_is_an_event_of_its_unit(
     assert events == ([("refusal", "req_0")] if is_refusal else [])
 
 
-async def test_what_the_database_does_not_take_waits(database: Database, acme: Tenant, made: Made) -> None:
+async def test_what_the_database_does_not_take_waits(database: Database, acme: Tenant, made: StartedExperiment) -> None:
     away, counter = Unreachable(database), lost()
     notes = Notes(away, counter)  # type: ignore[arg-type]
     for number in range(2):
@@ -126,7 +126,7 @@ async def test_what_the_database_does_not_take_waits(database: Database, acme: T
     assert value(counter) == 0
 
 
-async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database, made: Made) -> None:
+async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database, made: StartedExperiment) -> None:
     counter = lost()
     notes = Notes(database, counter, max_waiting=3, max_written=2)
     for number in range(5):
@@ -137,7 +137,9 @@ async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database
     assert len(await rows(database, "experiment_units")) == 3
 
 
-async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database, acme: Tenant, made: Made) -> None:
+async def test_notes_of_an_experiment_that_is_gone_go_with_it(
+    database: Database, acme: Tenant, made: StartedExperiment
+) -> None:
     notes = Notes(database, lost())
     gone = Exposure("exp_gone", "gone", 1, 0, "control", 1, "split", b"d" * 16)
     notes.exposed(gone)
@@ -148,7 +150,7 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database
     assert await rows(database, "experiment_requests") == []
 
 
-class Unheard:
+class UnheardDatabase:
     """A database that commits a write, but reports a lost connection to the writer."""
 
     def __init__(self, database: Database) -> None:
@@ -163,8 +165,10 @@ class Unheard:
             raise ConnectionResetError("the reply was lost")
 
 
-async def test_notes_whose_writing_was_not_heard_of_count_once(database: Database, acme: Tenant, made: Made) -> None:
-    unheard, counter = Unheard(database), lost()
+async def test_notes_whose_writing_was_not_heard_of_count_once(
+    database: Database, acme: Tenant, made: StartedExperiment
+) -> None:
+    unheard, counter = UnheardDatabase(database), lost()
     notes = Notes(unheard, counter)  # type: ignore[arg-type]
     notes.exposed(exposure(made, "", 0, "no_unit"))
     notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED, ORIGIN)
@@ -178,7 +182,7 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(database: Databas
     assert value(counter) == 0
 
 
-async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: Made) -> None:
+async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: StartedExperiment) -> None:
     notes = Notes(database, lost())
     notes.start()
     notes.exposed(exposure(made, "ann"))

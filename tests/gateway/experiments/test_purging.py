@@ -9,7 +9,7 @@ from gateway.db.pool import Database
 from gateway.domain.errors import NotFound
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher, ContentKey
-from tests.gateway.experiments.books_rows import Sent, keep_books, make_experiment, send, unit, verified, vote
+from tests.gateway.experiments.books_rows import UnitRequest, keep_books, make_experiment, send, unit, verified, vote
 from tests.gateway.experiments.test_books import LONG_AGO
 
 _ROWS = """
@@ -23,10 +23,10 @@ async def test_units_of_one_project_alone_go_before_it_is_purged(database: Datab
     async with database.acquire() as conn:
         made, stranger = await make_experiment(conn), await make_experiment(conn, project="globex")
         for each in (made, stranger):
-            await send(conn, each, [Sent(unit(n), at=LONG_AGO) for n in range(5)])
+            await send(conn, each, [UnitRequest(unit(n), at=LONG_AGO) for n in range(5)])
         await keep_books(database)
         for each in (made, stranger):
-            await send(conn, each, [Sent(unit(1), at=LONG_AGO)])  # waits
+            await send(conn, each, [UnitRequest(unit(1), at=LONG_AGO)])  # waits
         await drop_content(database, made.project_id)
         assert await conn.fetchval(_ROWS, made.id) == 0
         assert await conn.fetchval(_ROWS, stranger.id) == 5 + 6 + 1
@@ -50,7 +50,7 @@ async def test_a_vote_that_comes_before_its_unit_counts_once_the_unit_appears(da
         await vote(conn, made, 7, digest=unit(1), at=LONG_AGO)
         await keep_books(database)  # the vote's event is gone, and nothing is counted
         assert await conn.fetchval("SELECT count(*) FROM feedback_counted") == 0
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO)])
         await keep_books(database)
         assert await conn.fetchval("SELECT value FROM feedback_counted") == 7
     found = await verified(database, made)

@@ -14,11 +14,20 @@ from gateway.domain.experiments.segment_values import MAX_VALUES, OTHER
 from gateway.domain.experiments.sums import Unit, sums_of
 from gateway.experiments.books import forget
 from gateway.experiments.results import read_health, read_results, read_segments
-from tests.gateway.experiments.books_rows import Made, Sent, keep_books, make_experiment, refuse, send, unit, vote
+from tests.gateway.experiments.books_rows import (
+    RunningExperiment,
+    UnitRequest,
+    keep_books,
+    make_experiment,
+    refuse,
+    send,
+    unit,
+    vote,
+)
 from tests.gateway.experiments.test_books import LONG_AGO, SECOND, check
 
 
-async def units_of(database: Database, made: Made, kind: str) -> dict[tuple[str, int], int]:
+async def units_of(database: Database, made: RunningExperiment, kind: str) -> dict[tuple[str, int], int]:
     """Return the units of a kind's segments by value and arm."""
     async with database.acquire() as conn:
         found = await load_segment_units(conn, made.id)
@@ -28,11 +37,11 @@ async def units_of(database: Database, made: Made, kind: str) -> dict[tuple[str,
 async def test_a_unit_is_in_the_segments_of_its_first_request(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO + SECOND, stream=True, tokens=3, api_key_id="key_b")])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO + SECOND, stream=True, tokens=3, api_key_id="key_b")])
         await keep_books(database)
         assert await units_of(database, made, "stream") == {("true", 0): 1}
-        await send(conn, made, [Sent(unit(1), 1, LONG_AGO, tokens=4, api_key_id="key_a")])  # known later
-        await refuse(conn, made, Sent(unit(2), 1, LONG_AGO, stream=True))
+        await send(conn, made, [UnitRequest(unit(1), 1, LONG_AGO, tokens=4, api_key_id="key_a")])  # known later
+        await refuse(conn, made, UnitRequest(unit(2), 1, LONG_AGO, stream=True))
         await keep_books(database)
         total = await load_segments(conn, made.id)
     assert await units_of(database, made, "stream") == {("false", 1): 1, ("true", 1): 1}
@@ -52,7 +61,7 @@ async def test_segments_are_bounded_and_equal_a_recount_in_every_integer(databas
         made = await make_experiment(conn)
         for _ in range(6):
             sent = [
-                Sent(
+                UnitRequest(
                     unit(rng.randrange(150)),
                     at=LONG_AGO + datetime.timedelta(seconds=rng.randrange(10_000)),
                     tokens=rng.randrange(30),
@@ -87,10 +96,10 @@ _UNKNOWN = """
 async def test_requests_from_before_segments_are_in_none(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO)])
         await conn.execute(_UNKNOWN)
         await keep_books(database)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO + SECOND)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO + SECOND)])
     await keep_books(database)
     assert await units_of(database, made, "stream") == {}
     await check(database, made, 1)
@@ -100,7 +109,7 @@ async def test_requests_from_before_segments_are_in_none(database: Database) -> 
 async def test_no_request_can_have_some_of_its_segments_alone(database: Database, column: str) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        await send(conn, made, [Sent(unit(1), at=LONG_AGO)])
+        await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO)])
         with pytest.raises(asyncpg.CheckViolationError):
             await conn.execute(f"UPDATE experiment_requests SET {column} = NULL")
     await keep_books(database)
@@ -110,12 +119,14 @@ async def test_no_request_can_have_some_of_its_segments_alone(database: Database
 async def test_an_arm_that_loses_streams_is_named_in_health(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        whole = [Sent(unit(n), n % 2, LONG_AGO, tokens=n) for n in range(300)]
-        heavy = [Sent(unit(1), 1, LONG_AGO, stream=True)] * 200  # one unit of one arm, whose first request is no stream
+        whole = [UnitRequest(unit(n), n % 2, LONG_AGO, tokens=n) for n in range(300)]
+        heavy = [
+            UnitRequest(unit(1), 1, LONG_AGO, stream=True)
+        ] * 200  # one unit of one arm, whose first request is no stream
         await send(conn, made, [*whole, *heavy])
         await keep_books(database)
         assert (await read_health(conn, made)).segments == ()
-        streams = [Sent(unit(1_000 + n), 0, LONG_AGO, stream=True) for n in range(50)]
+        streams = [UnitRequest(unit(1_000 + n), 0, LONG_AGO, stream=True) for n in range(50)]
         await send(conn, made, streams)
         await keep_books(database)
         found = await read_health(conn, made)
@@ -137,7 +148,9 @@ async def test_an_effect_in_one_segment_is_a_discovery_there_alone(database: Dat
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         sent = [
-            Sent(unit(n), n % 2, LONG_AGO, tokens=rng.randrange(20) + 15 * (n % 2) * (n % 4 > 1), stream=n % 4 > 1)
+            UnitRequest(
+                unit(n), n % 2, LONG_AGO, tokens=rng.randrange(20) + 15 * (n % 2) * (n % 4 > 1), stream=n % 4 > 1
+            )
             for n in range(400)
         ]
         await send(conn, made, sent)

@@ -11,7 +11,7 @@ import msgspec
 from gateway.db.pool import Database
 from gateway.domain.experiments.definition import Experiment, Guardrail, Metrics, Primary
 from gateway.experiments.results import read_results
-from tests.gateway.experiments.books_rows import DEFINITION, Sent, keep_books, make_experiment, send, unit
+from tests.gateway.experiments.books_rows import DEFINITION, UnitRequest, keep_books, make_experiment, send, unit
 from tests.gateway.experiments.test_books import LONG_AGO, check
 
 NUM_UNITS = 400
@@ -35,7 +35,9 @@ async def test_an_arm_that_slows_the_other_is_known_by_the_time_of_the_engine(da
             wait_ms = queue_ms + decode_ms
             times = {"ttft_ms": wait_ms, "latency_ms": wait_ms + 1, "queue_ms": queue_ms, "decode_ms": decode_ms}
             sent.append(
-                Sent(unit(number), number % 2, LONG_AGO, **{name: ms + number // 2 % 5 for name, ms in times.items()})
+                UnitRequest(
+                    unit(number), number % 2, LONG_AGO, **{name: ms + number // 2 % 5 for name, ms in times.items()}
+                )
             )
         await send(conn, made, sent)
         await keep_books(database)
@@ -51,9 +53,11 @@ async def test_clients_that_give_up_do_not_make_their_arm_faster(database: Datab
         for number in range(NUM_UNITS):
             given_up = number % 10 in (1, 3)
             sent.append(
-                Sent(unit(number), number % 2, LONG_AGO, 1, finish_reason="abort", ttft_ms=None, latency_ms=2_000)
+                UnitRequest(
+                    unit(number), number % 2, LONG_AGO, 1, finish_reason="abort", ttft_ms=None, latency_ms=2_000
+                )
                 if given_up
-                else Sent(unit(number), number % 2, LONG_AGO, ttft_ms=100.0 + number // 2 % 20, latency_ms=500)
+                else UnitRequest(unit(number), number % 2, LONG_AGO, ttft_ms=100.0 + number // 2 % 20, latency_ms=500)
             )
         await send(conn, made, sent)
         await keep_books(database)

@@ -18,7 +18,7 @@ from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.books import GRACE
 from gateway.experiments.turns import STAND_IN_AFTER_S, StandIn
-from tests.gateway.experiments.books_rows import Made, Sent, make_experiment, send, unit
+from tests.gateway.experiments.books_rows import RunningExperiment, UnitRequest, make_experiment, send, unit
 from tests.gateway.experiments.test_books import LONG_AGO, check
 from tests.installation.processes import ChildProcess
 from tests.patience import PATIENCE_S
@@ -44,8 +44,8 @@ async def is_waiting(conn: Connection) -> bool:
     return (await waiting(conn)).num > 0
 
 
-async def ten_requests(conn: Connection, made: Made, first: int) -> None:
-    await send(conn, made, [Sent(unit(n), n % 2, LONG_AGO) for n in range(first, first + 10)])
+async def ten_requests(conn: Connection, made: RunningExperiment, first: int) -> None:
+    await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(first, first + 10)])
 
 
 async def test_one_worker_of_several_has_the_turn_and_the_next_one_gets_it(database: Database) -> None:

@@ -25,7 +25,7 @@ from tests.gateway.experiments.books_rows import DEFINITION as ROWS_OF
 from tests.gateway.experiments.books_rows import (
     NOW,
     WINDOW_S,
-    Sent,
+    UnitRequest,
     keep_books,
     make_experiment,
     send,
@@ -169,7 +169,7 @@ async def test_the_script_makes_of_an_export_what_the_kept_look_in_it_shows(data
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         sent = [
-            Sent(unit(n), n % 2, long_ago, tokens=chance.randrange(20) + 40 * (n % 2), stream=n % 4 > 1)
+            UnitRequest(unit(n), n % 2, long_ago, tokens=chance.randrange(20) + 40 * (n % 2), stream=n % 4 > 1)
             for n in range(80)
         ]
         for number, request_id in enumerate(await send(conn, made, sent)):
@@ -206,7 +206,7 @@ async def test_the_script_finds_the_effects_by_days_since_exposure(database: Dat
         for age in range(3):
             at = NOW - (6 - age) * day
             sent = [
-                Sent(unit(n), n % 2, at, tokens=20 + chance.randrange(3) - 5 * (n % 2) * (2 - age))
+                UnitRequest(unit(n), n % 2, at, tokens=20 + chance.randrange(3) - 5 * (n % 2) * (2 - age))
                 for n in range(60)
                 if age == 0 or n % 4
             ]

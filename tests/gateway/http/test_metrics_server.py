@@ -34,7 +34,7 @@ async def test_the_tenants_port_tells_nobody_about_tenants(house: House) -> None
     assert "lorikeet_http_requests_total" in house.gateway.metrics()
 
 
-class Rendering:
+class CountedMetrics:
     """A metrics text that counts its renderings, and records their threads."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Rendering:
 
 
 async def test_a_text_is_made_once_a_second_beside_the_loop() -> None:
-    rendering, now_s = Rendering(), 100.0
+    rendering, now_s = CountedMetrics(), 100.0
     text = MetricsText(rendering, clock=lambda: now_s)
     assert await asyncio.gather(*(text.get() for _ in range(500))) == [b"made 1\n"] * 500
     now_s += FRESH_S / 2
@@ -59,7 +59,7 @@ async def test_a_text_is_made_once_a_second_beside_the_loop() -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(rendering: Rendering) -> AsyncIterator[httpx.AsyncClient]:
+async def served(rendering: CountedMetrics) -> AsyncIterator[httpx.AsyncClient]:
     listener = listening_socket(("127.0.0.1", 0))
     assert listener is not None
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -69,7 +69,7 @@ async def served(rendering: Rendering) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_the_listener_knows_metrics_and_what_it_is_given_alone() -> None:
-    async with served(Rendering()) as client:
+    async with served(CountedMetrics()) as client:
         reply = await client.get("/metrics")
         assert (reply.status_code, reply.text) == (200, "made 1\n")
         assert reply.headers["content-type"].startswith("text/plain; version=")

@@ -120,7 +120,7 @@ class World:
         for key, spent in event.used.items():
             self.settled[key] += spent
 
-    def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
+    def event(self, running: AdmittedRequest, index: int, usage: Usage, *, is_final: bool = True) -> Event:
         """Return the ledger's row for one part of a request."""
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
@@ -162,7 +162,7 @@ class World:
         self.write_leases(gateway, amounts)
 
 
-class Running(msgspec.Struct, eq=False):
+class AdmittedRequest(msgspec.Struct, eq=False):
     """An admitted request.
 
     worst: the most that the request can use of each account.
@@ -184,14 +184,14 @@ class Running(msgspec.Struct, eq=False):
             self.worst[key] = sum(most for (most,) in work.of_parts([unit], self.reservation.cap))
 
 
-class Lost(msgspec.Struct, eq=False):
+class LostPart(msgspec.Struct, eq=False):
     """A part whose engine was lost by its gateway.
 
     final: the engine's own count. comes_s: when the engine's count reaches the gateway; or never. given_up_s: when the
     gateway stops waiting for that count.
     """
 
-    running: Running
+    running: AdmittedRequest
     index: int
     final: Event | None
     comes_s: float
@@ -215,7 +215,7 @@ class Gateway:
         self.heard_s = float("-inf")
         self.finish: Callable[[], None] | None = None
         """The second half of a running transaction."""
-        self.admitted: list[Running] = []
+        self.admitted: list[AdmittedRequest] = []
         self.refused: list[Shortage] = []
         self.ticked_s = 0.0
         self.max_batch = 5
@@ -261,7 +261,7 @@ class Gateway:
         if now_s - self.heard_s <= SILENT_S:
             reservation = self.holdings.reserve(entries, work, instant_ns, now_s)
             if reservation is not None:
-                self.admitted.append(Running(tenant, reservation, self))
+                self.admitted.append(AdmittedRequest(tenant, reservation, self))
                 return
             short = self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
             if short is not None:
@@ -276,7 +276,7 @@ class Gateway:
         for tenant, asked in self.waiting:
             if is_known and fill(self.holdings, asked):
                 assert isinstance(asked.answer, Reservation)
-                self.admitted.append(Running(tenant, asked.answer, self))
+                self.admitted.append(AdmittedRequest(tenant, asked.answer, self))
             else:
                 waiting.append((tenant, asked))
         self.waiting = []
@@ -297,7 +297,7 @@ class Gateway:
             exchange.committed()
             for tenant, asked in waiting:
                 if isinstance(asked.answer, Reservation):
-                    self.admitted.append(Running(tenant, asked.answer, self))
+                    self.admitted.append(AdmittedRequest(tenant, asked.answer, self))
                 elif isinstance(asked.answer, Shortage):
                     self.refused.append(asked.answer)
                     self.holdings.note_shortage(asked.entries, asked.answer, self.clock.monotonic())
@@ -348,9 +348,9 @@ class Simulation:
         self.world = world(_limits(self.rng))
         self.holdings = holdings
         self.elapsed_s = 0.0
-        self.running: list[Running] = []
-        self.orphans: list[tuple[float, Running]] = []
-        self.lost: list[Lost] = []
+        self.running: list[AdmittedRequest] = []
+        self.orphans: list[tuple[float, AdmittedRequest]] = []
+        self.lost: list[LostPart] = []
         self.num_requests = self.num_started = 0
         self.promised: Counter[Key] = Counter()
         """The worst cases of all running and orphaned requests, and the usage of ended ones that the ledger does not
@@ -469,13 +469,13 @@ class Simulation:
                 if final is not None:
                     self.untold[request_id] = final
                 comes_s = self.elapsed_s + self.rng.uniform(0, ENGINE_NOTICES_S)
-                self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
+                self.lost.append(LostPart(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
                 running.ended[index] = seen
             gateway.holdings.close(running.reservation)
             self.running.remove(running)
             self._count(running, -1)
 
-    def find(self, lost: Lost) -> None:
+    def find(self, lost: LostPart) -> None:
         gateway, request_id = lost.running.gateway, lost.running.reservation.work.parts[lost.index].request_id
         if self.touched is not None:
             self.touched.add(gateway)
@@ -502,7 +502,7 @@ class Simulation:
                         gateway.holdings.dispatched(part.request_id)
             gateway.admitted = []
 
-    def _count(self, running: Running, sign: int) -> None:
+    def _count(self, running: AdmittedRequest, sign: int) -> None:
         """Add a request's worst cases to the promised amounts, or subtract them.
 
         sign: 1 to add, -1 to subtract.
@@ -516,7 +516,7 @@ class Simulation:
         for running in self.rng.sample(self.running, min(len(self.running), self.rng.randint(1, 4))):
             self.end(running)
 
-    def end(self, running: Running) -> None:
+    def end(self, running: AdmittedRequest) -> None:
         if self.touched is not None:
             self.touched.add(running.gateway)
         for index in sorted(running.reservation.dispatched - running.ended.keys()):
@@ -632,7 +632,7 @@ class Simulation:
             return False
         return not any(gateway.unwritten or gateway.waiting or gateway.finish for gateway in self.gateways)
 
-    def _usage(self, running: Running, index: int) -> Usage:
+    def _usage(self, running: AdmittedRequest, index: int) -> Usage:
         part = running.reservation.work.parts[index]
         most = part.num_choices * min(part.max_tokens, running.reservation.cap)
         return Usage(part.prompt_tokens, self.rng.choice((most, self.rng.randint(0, most))))

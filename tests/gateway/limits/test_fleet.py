@@ -76,7 +76,7 @@ async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
         await conn.close()
 
 
-class Limited(msgspec.Struct, frozen=True):
+class LimitedKey(msgspec.Struct, frozen=True):
     """A key with a limit under which exactly `fits` requests can be served."""
 
     key: Key
@@ -89,10 +89,10 @@ class Limited(msgspec.Struct, frozen=True):
         return AMOUNTS[self.unit] * (self.fits + 1) - 1  # and some that no request can use
 
 
-async def limited_key(dsn: str, number: int) -> Limited:
+async def limited_key(dsn: str, number: int) -> LimitedKey:
     units = list(AMOUNTS)
     key = await make_key(dsn, f"edge-{number}")
-    limited = Limited(key, units[number % len(units)], "minute" if number % 8 < 4 else "day", 1 + 7 * number % 40)
+    limited = LimitedKey(key, units[number % len(units)], "minute" if number % 8 < 4 else "day", 1 + 7 * number % 40)
     await put_limit(dsn, key.limit(limited.unit, limited.window, limited.max))
     return limited
 
@@ -103,7 +103,7 @@ async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full:
     gateways = [Connections(opened[first : first + PARALLEL]) for first in range(0, len(opened), PARALLEL)]
     body = msgspec.json.encode(completion(PROMPT, MAX_TOKENS))
 
-    async def at_once(limited: Limited) -> Counter[int]:
+    async def at_once(limited: LimitedKey) -> Counter[int]:
         request = post("/v1/completions", limited.key.secret, body)
         asked = (gateways[number % len(gateways)].ask(request) for number in range(PARALLEL))
         return Counter(await asyncio.gather(*asked))

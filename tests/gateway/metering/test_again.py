@@ -12,12 +12,12 @@ from gateway.metering.folder import put_aside, segments_in, spent_in
 from gateway.metering.format import Begun, Copied, Ended, Record, frame
 from gateway.metering.journal import Journal
 from tests.gateway.metering.records import BEGUN, ended, record
-from tests.gateway.metering.test_journal import Durable, claim
+from tests.gateway.metering.test_journal import DurablePositions, claim
 
 
 async def _use(folder: Path, request_ids: list[str], **options: int) -> None:
     """Record the ends of requests, which the ledger takes at once, in a process that then stops gracefully."""
-    journal = Journal(claim(folder), BEGUN, on_durable=Durable(), **{"max_bytes": 1 << 20, **options})
+    journal = Journal(claim(folder), BEGUN, on_durable=DurablePositions(), **{"max_bytes": 1 << 20, **options})
     journal.start()
     for request_id in request_ids:
         journal.end(ended(request_id))

@@ -16,7 +16,7 @@ from tests.gateway.metering.records import BEGUN, count, ended, opened
 from tests.patience import PATIENCE_S
 
 
-class Durable:
+class DurablePositions:
     """The record of the positions that a journal reported as durable."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ def claim(path: Path, kind: type[JournalFolder] = JournalFolder) -> JournalFolde
 
 @asynccontextmanager
 async def running(
-    folder: JournalFolder, durable: Durable | None = None, **options: int
-) -> AsyncIterator[tuple[Journal, Durable]]:
-    durable = durable or Durable()
+    folder: JournalFolder, durable: DurablePositions | None = None, **options: int
+) -> AsyncIterator[tuple[Journal, DurablePositions]]:
+    durable = durable or DurablePositions()
     journal = Journal(folder, BEGUN, on_durable=durable, **{"max_bytes": 1 << 20, **options})
     journal.start()
     try:

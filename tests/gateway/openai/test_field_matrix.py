@@ -25,7 +25,7 @@ from gateway.text.tokenizer import Tokenizer
 from tests.gateway.live import make_tenant
 from tests.gateway.model_folder import CHAT_TEMPLATE, make_model_folder
 from tests.gateway.openai import openai_fields
-from tests.gateway.openai.field_matrix import FIELDS, Case, Field, Observed
+from tests.gateway.openai.field_matrix import FIELDS, Case, Field, ObservedEffects
 from tests.gateway.openai.field_matrix.table import as_markdown
 from tests.gateway.routing.recording_engine import RecordingEngine
 from tests.installation.live_gateway import gateways_with
@@ -72,7 +72,7 @@ class Stage(msgspec.Struct, frozen=True):
         """Return the requests that the engine has received, by request id."""
         return {each.request_id: each for each in self.engine.commands if isinstance(each, GenerateRequest)}
 
-    def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> Observed:
+    def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> ObservedEffects:
         body: Any = None
         if reply.headers["content-type"].startswith("text/event-stream"):
             data = [part.rpartition("data: ")[2] for part in reply.text.split("\n\n") if part]
@@ -82,7 +82,7 @@ class Stage(msgspec.Struct, frozen=True):
         token_ids = (
             engine.prompt_token_ids if engine is not None else body.get("tokens", []) if isinstance(body, dict) else []
         )
-        return Observed(body, engine, self.tokenizer.decode(token_ids, with_special=True))
+        return ObservedEffects(body, engine, self.tokenizer.decode(token_ids, with_special=True))
 
 
 @pytest.fixture(scope="module")

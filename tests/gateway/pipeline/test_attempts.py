@@ -19,7 +19,7 @@ REQUEST = GenerateRequest("req_1", [1, 2], SamplingParams(max_tokens=4, seed=7),
 PIECE, USAGE = [Piece(0, "abc")], Usage(2, 3)
 
 
-class Scripted:
+class ScriptedBackend:
     """A fake backend that yields items, then ends or fails, and records the outcome of its attempts."""
 
     def __init__(self, *items: Item, kind: str | None = None, error: Exception | None = None) -> None:
@@ -70,7 +70,7 @@ class Scripted:
         raise AssertionError
 
 
-def pool_of(*backends: Scripted) -> PoolRevision:
+def pool_of(*backends: ScriptedBackend) -> PoolRevision:
     """Return a revision whose replicas are picked in this order, since later ones have more load."""
     for number, backend in enumerate(backends):
         backend.num_running = backend.num_in_flight = 100 * number
@@ -83,34 +83,34 @@ async def read(pool: PoolRevision, budget: RetryBudget | None = None, **options:
 
 
 async def test_a_death_before_the_first_item_is_tried_again_and_one_attempt_is_billed() -> None:
-    dead, alive = Scripted(kind="died"), Scripted(PIECE, USAGE)
+    dead, alive = ScriptedBackend(kind="died"), ScriptedBackend(PIECE, USAGE)
     assert await read(pool_of(dead, alive)) == [PIECE, USAGE]
     assert (dead.superseded, dead.settled) == ([0], [])
     assert alive.attempts == [1]
 
 
 async def test_a_stream_whose_text_has_left_is_not_begun_anew() -> None:
-    dead, alive = Scripted(PIECE, kind="died"), Scripted(PIECE, USAGE)
+    dead, alive = ScriptedBackend(PIECE, kind="died"), ScriptedBackend(PIECE, USAGE)
     with pytest.raises(Overloaded, match="it was died"):
         await read(pool_of(dead, alive))
     assert (dead.superseded, dead.settled, alive.attempts) == ([], [0], [])
 
 
 async def test_a_whole_reply_is_begun_anew_and_its_reader_told() -> None:
-    dead, alive = Scripted(PIECE, kind="died"), Scripted(PIECE, USAGE)
+    dead, alive = ScriptedBackend(PIECE, kind="died"), ScriptedBackend(PIECE, USAGE)
     assert await read(pool_of(dead, alive), may_restart=True) == [PIECE, RESTARTED, PIECE, USAGE]
     assert (dead.superseded, alive.attempts) == ([0], [1])
 
 
 async def test_who_is_not_there_is_passed_over_and_no_attempt_counted() -> None:
-    absent = [Scripted(kind="absent") for _ in range(5)]
-    alive = Scripted(PIECE, USAGE)
+    absent = [ScriptedBackend(kind="absent") for _ in range(5)]
+    alive = ScriptedBackend(PIECE, USAGE)
     assert await read(pool_of(*absent, alive)) == [PIECE, USAGE]
     assert alive.attempts == [0]
 
 
 async def test_each_replica_is_asked_once_and_the_last_one_tells_the_client() -> None:
-    backends = [Scripted(kind="died"), Scripted(kind="died")]
+    backends = [ScriptedBackend(kind="died"), ScriptedBackend(kind="died")]
     with pytest.raises(Overloaded, match="it was died"):
         await read(pool_of(*backends))
     assert [each.attempts for each in backends] == [[0], [1]]
@@ -118,20 +118,20 @@ async def test_each_replica_is_asked_once_and_the_last_one_tells_the_client() ->
 
 
 async def test_a_prompt_is_sent_to_few_replicas_however_many_there_are() -> None:
-    backends = [Scripted(kind="full") for _ in range(MAX_ATTEMPTS + 2)]
+    backends = [ScriptedBackend(kind="full") for _ in range(MAX_ATTEMPTS + 2)]
     with pytest.raises(Overloaded, match="it was full"):
         await read(pool_of(*backends))
     assert sum(len(each.attempts) for each in backends) == MAX_ATTEMPTS
 
 
 async def test_an_engines_own_failure_is_nobody_elses_to_repeat() -> None:
-    failing, alive = Scripted(error=BackendFailed("it failed")), Scripted(PIECE, USAGE)
+    failing, alive = ScriptedBackend(error=BackendFailed("it failed")), ScriptedBackend(PIECE, USAGE)
     with pytest.raises(BackendFailed):
         await read(pool_of(failing, alive))
     assert alive.attempts == []
 
 
-class Spent(RetryBudget):
+class SpentBudget(RetryBudget):
     """A retry budget without anything left."""
 
     def take(self, now_s: float) -> bool:
@@ -139,22 +139,22 @@ class Spent(RetryBudget):
 
 
 async def test_the_first_retry_after_a_death_is_free_and_others_are_not() -> None:
-    alive = Scripted(PIECE, USAGE)
+    alive = ScriptedBackend(PIECE, USAGE)
     with pytest.raises(Overloaded, match="it was full"):
-        await read(pool_of(Scripted(kind="full"), alive), Spent())
-    assert await read(pool_of(Scripted(kind="died"), alive), Spent()) == [PIECE, USAGE]
+        await read(pool_of(ScriptedBackend(kind="full"), alive), SpentBudget())
+    assert await read(pool_of(ScriptedBackend(kind="died"), alive), SpentBudget()) == [PIECE, USAGE]
     with pytest.raises(Overloaded, match="it was died"):
-        await read(pool_of(Scripted(kind="died"), Scripted(kind="died"), alive), Spent())
+        await read(pool_of(ScriptedBackend(kind="died"), ScriptedBackend(kind="died"), alive), SpentBudget())
 
 
 async def test_embeddings_are_tried_again_too() -> None:
-    dead, alive = Scripted(kind="died"), Scripted(USAGE)
+    dead, alive = ScriptedBackend(kind="died"), ScriptedBackend(USAGE)
     assert await embedded(pool_of(dead, alive), REQUEST, RetryBudget()) == (b"vector", USAGE)
     assert (dead.superseded, alive.attempts) == ([0], [1])
 
 
 async def test_without_a_ready_replica_the_reason_is_told() -> None:
-    away = Scripted(PIECE, USAGE)
+    away = ScriptedBackend(PIECE, USAGE)
     away.is_ready = False
     with pytest.raises(Overloaded, match=r"No engine is ready for 'tiny' \(away\)"):
         await read(pool_of(away))

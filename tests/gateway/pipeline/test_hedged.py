@@ -13,10 +13,10 @@ from gateway.domain.errors import Overloaded
 from gateway.domain.routing.hedge_budget import MOST_SAVED, SHARE, HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.pipeline.items.hedged import Hedging, hedged
-from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, Scripted, pool_of
+from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, ScriptedBackend, pool_of
 
 
-class Gated(Scripted):
+class Gated(ScriptedBackend):
     """A fake backend that answers or fails once its gate is open."""
 
     def __init__(self, *items: Item, **end: Any) -> None:
@@ -44,7 +44,7 @@ class RecordingHedging:
         )
 
 
-def begin(told: RecordingHedging, *backends: Scripted) -> asyncio.Task[list[Any]]:
+def begin(told: RecordingHedging, *backends: ScriptedBackend) -> asyncio.Task[list[Any]]:
     async def read() -> list[Any]:
         source = hedged(pool_of(*backends), Generation(REQUEST), RetryBudget(), told.hedging)
         return [item async for item in source]

@@ -21,7 +21,7 @@ from gateway.domain.routing.hedge_budget import SHARE, HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.pipeline.items.hedged import Hedging, hedged
 from gateway.routing.measured import Measured
-from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, Scripted
+from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, ScriptedBackend
 from tests.virtual_time import run_virtually
 
 NUM_REQUESTS, NUM_FIRST = 2_000, 100
@@ -31,7 +31,7 @@ USUAL_S, STALL_S, STALLED_SHARE = 0.2, 2.0, 0.02
 NEVER_S = 3600.0
 
 
-class Stalling(Scripted):
+class StallingServer(ScriptedBackend):
     """A fake server whose first tokens take a usual time with some spread, and now and then two seconds more."""
 
     def __init__(self, draw: random.Random, spread: float) -> None:
@@ -77,7 +77,7 @@ async def ask_many(spread: float, delay_ms: float | None, seed: int) -> FirstTok
     delay_ms: the delay of the hedge; None uses the measured delay.
     """
     draw, now_s = random.Random(seed), asyncio.get_running_loop().time
-    servers = [Stalling(draw, spread) for _ in range(2)]
+    servers = [StallingServer(draw, spread) for _ in range(2)]
     replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(servers)]
     pool = PoolRevision("tiny", cast("Model", None), replicas)
     budget, retries, measured = HedgeBudget(), RetryBudget(), Measured()

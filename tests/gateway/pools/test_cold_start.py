@@ -33,7 +33,7 @@ from tests.installation.waiting import until
 NUM_REQUESTS = 100
 
 
-class Cold:
+class ColdPool:
     """The services of one gateway, over a pool without replicas until one is requested."""
 
     def __init__(self, services: Services, database: Database, principal: Principal, folder: Path, dsn: str) -> None:
@@ -94,14 +94,14 @@ class Cold:
 
 
 @pytest.fixture
-async def cold(dsn: str, database: Database, tmp_path: Path) -> AsyncIterator[Cold]:
+async def cold(dsn: str, database: Database, tmp_path: Path) -> AsyncIterator[ColdPool]:
     tenant = await make_tenant(dsn, "acme", "pirate", "1")
     folder = make_model_folder(tmp_path / "model")
     settings = Settings(data_dir=tmp_path, model=str(folder), model_name=BASE, cold_start_seconds=20.0)
     settings.run_dir.mkdir()
     async with running_services(settings, model_dir=folder, dsn=dsn) as services:
         principal = await services.authenticator.authenticate(f"Bearer {tenant.key}", "127.0.0.1")
-        made = Cold(services, database, principal, folder, dsn)
+        made = ColdPool(services, database, principal, folder, dsn)
         async with database.acquire() as conn:
             [pool] = await list_served(conn)
         async with database.transaction() as conn:
@@ -120,7 +120,7 @@ async def cold(dsn: str, database: Database, tmp_path: Path) -> AsyncIterator[Co
                 engine.kill()
 
 
-async def test_all_that_wait_are_served_by_the_first_replica_and_billed_once(cold: Cold) -> None:
+async def test_all_that_wait_are_served_by_the_first_replica_and_billed_once(cold: ColdPool) -> None:
     assert cold.services.pools.ready, "the gateway serves, since requests wait in it"
     tasks = await cold.begin(NUM_REQUESTS)
 
@@ -138,7 +138,7 @@ async def test_all_that_wait_are_served_by_the_first_replica_and_billed_once(col
     await until(is_billed, "not all were billed, or one twice")
 
 
-async def test_a_client_that_leaves_frees_its_place_and_its_reservation_and_is_not_billed(cold: Cold) -> None:
+async def test_a_client_that_leaves_frees_its_place_and_its_reservation_and_is_not_billed(cold: ColdPool) -> None:
     owner = cold.principal
     limit = Limit("", owner.organization_id, owner.project_id, None, None, "concurrency", "none", 2, True, ())
     await put_limit(cold.dsn, limit)
@@ -170,14 +170,14 @@ async def test_a_client_that_leaves_frees_its_place_and_its_reservation_and_is_n
     await until(is_billed)
 
 
-async def test_requests_that_wait_are_refused_at_once_when_the_gateway_stops(cold: Cold) -> None:
+async def test_requests_that_wait_are_refused_at_once_when_the_gateway_stops(cold: ColdPool) -> None:
     tasks = await cold.begin(3)
     cold.services.pools.rooms.leave()
     for error in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(error, Overloaded) and error.retry_after_s
 
 
-async def test_requests_that_wait_for_a_pool_that_is_removed_are_refused_at_once(cold: Cold) -> None:
+async def test_requests_that_wait_for_a_pool_that_is_removed_are_refused_at_once(cold: ColdPool) -> None:
     tasks = await cold.begin(2)
     async with cold.database.acquire() as conn:
         [pool] = await list_served(conn)
@@ -186,7 +186,7 @@ async def test_requests_that_wait_for_a_pool_that_is_removed_are_refused_at_once
         assert isinstance(error, Overloaded) and not isinstance(error, NoReplicaYet)
 
 
-async def test_the_load_of_a_pool_is_told_as_long_as_a_replica_is_wanted_though_none_starts(cold: Cold) -> None:
+async def test_the_load_of_a_pool_is_told_as_long_as_a_replica_is_wanted_though_none_starts(cold: ColdPool) -> None:
     async with cold.database.acquire() as conn:
         [pool] = await list_served(conn)
         await pools.scale_pool(conn, pool.row.id, 1)

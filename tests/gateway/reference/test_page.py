@@ -28,7 +28,7 @@ from tests.patience import PATIENCE_S
 VOID = {"meta", "link", "br"}
 
 
-class Parsed(HTMLParser):
+class ParsedPage(HTMLParser):
     """A parsed page: its ids, links and loading tags. Fails on tags that are not closed."""
 
     def __init__(self, text: str) -> None:
@@ -65,23 +65,23 @@ def described(house: House) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def parsed(described: dict[str, Any]) -> Parsed:
-    return Parsed(page(described))
+def parsed(described: dict[str, Any]) -> ParsedPage:
+    return ParsedPage(page(described))
 
 
-def test_every_operation_and_schema_has_its_place(described: dict[str, Any], parsed: Parsed) -> None:
+def test_every_operation_and_schema_has_its_place(described: dict[str, Any], parsed: ParsedPage) -> None:
     operations = {each["operationId"] for methods in described["paths"].values() for each in methods.values()}
     schemas = {f"schema-{name}" for name in described["components"]["schemas"]}
     assert operations | schemas <= set(parsed.ids)
     assert len(parsed.ids) == len(set(parsed.ids))
 
 
-def test_every_link_leads_somewhere_here(parsed: Parsed) -> None:
+def test_every_link_leads_somewhere_here(parsed: ParsedPage) -> None:
     anchors = {f"#{each}" for each in parsed.ids}
     assert set(parsed.links) - anchors == {"/docs/style.css", "/openapi.json"}
 
 
-def test_nothing_on_it_runs_or_loads(parsed: Parsed) -> None:
+def test_nothing_on_it_runs_or_loads(parsed: ParsedPage) -> None:
     assert parsed.active == []
 
 

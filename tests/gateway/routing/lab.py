@@ -17,7 +17,7 @@ from gateway.db.pool import Database
 from gateway.domain.experiments.assignment import unit_digest
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher
-from tests.gateway.experiments.making import ArmOf, Made, start_experiment
+from tests.gateway.experiments.making import ArmOf, StartedExperiment, start_experiment
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Lab(msgspec.Struct, frozen=True):
     tenant: Tenant
     clients: list[httpx.AsyncClient]
 
-    async def start(self, arms: tuple[ArmOf, ...] = ARMS, **fields: Any) -> Made:
+    async def start(self, arms: tuple[ArmOf, ...] = ARMS, **fields: Any) -> StartedExperiment:
         async with self.connected() as conn:
             return await start_experiment(conn, self.tenant.project_id, arms, **fields)
 

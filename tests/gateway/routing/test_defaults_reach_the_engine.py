@@ -39,7 +39,7 @@ MESSAGES = [{"role": "user", "content": "hello there"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
-class Asking:
+class AskingTenant:
     """A tenant with an adapter that has every default set."""
 
     def __init__(self, city: City, client: httpx.AsyncClient) -> None:
@@ -55,12 +55,12 @@ class Asking:
 
 
 @pytest.fixture
-async def asking(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> Asking:
+async def asking(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> AskingTenant:
     tenant = tenants[0]
     await tenant.put("pirate", 1)
     reply = await operator.post(f"{tenant.path}/adapters/pirate", json={"defaults": DEFAULTS})
     assert reply.status_code == 200, reply.text
-    return Asking(city, await tenant.client())
+    return AskingTenant(city, await tenant.client())
 
 
 def chosen(request: GenerateRequest) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def chosen(request: GenerateRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_what_is_left_open_is_the_adapters(asking: Asking, path: str) -> None:
+async def test_what_is_left_open_is_the_adapters(asking: AskingTenant, path: str) -> None:
     for fields in ({}, dict.fromkeys(SAMPLING), {"max_tokens": None}):
         request = await asking(path, **fields)
         assert chosen(request) == {name: DEFAULTS[name] for name in SAMPLING}
@@ -76,7 +76,9 @@ async def test_what_is_left_open_is_the_adapters(asking: Asking, path: str) -> N
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anyway(asking: Asking, path: str) -> None:
+async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anyway(
+    asking: AskingTenant, path: str
+) -> None:
     plain = SamplingParams(max_tokens=0)
     assert chosen(await asking(path, **OFF)) == {name: getattr(plain, name) for name in SAMPLING}
     for name in SAMPLING:
@@ -86,12 +88,12 @@ async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anywa
     assert (await asking(path, max_tokens=2)).sampling.max_tokens == 2
 
 
-async def test_both_of_chats_names_for_the_length_win(asking: Asking) -> None:
+async def test_both_of_chats_names_for_the_length_win(asking: AskingTenant) -> None:
     assert (await asking(CHAT, max_completion_tokens=3)).sampling.max_tokens == 3
     assert (await asking(CHAT, min_tokens=11)).sampling.max_tokens == 11, "as with any usual number"
 
 
-async def test_the_system_prompt_is_for_chats_without_one(asking: Asking) -> None:
+async def test_the_system_prompt_is_for_chats_without_one(asking: AskingTenant) -> None:
     """The system prompt is counted in tokens, as the template renders it."""
     with_ours = await asking(CHAT, messages=[{"role": "system", "content": "be kind"}, *MESSAGES])
     assert (await asking(CHAT)).prompt_token_ids == with_ours.prompt_token_ids
@@ -103,17 +105,17 @@ async def test_the_system_prompt_is_for_chats_without_one(asking: Asking) -> Non
     assert (await asking(COMPLETIONS)).prompt_token_ids == on_base.prompt_token_ids
 
 
-async def test_the_base_has_none(asking: Asking) -> None:
+async def test_the_base_has_none(asking: AskingTenant) -> None:
     assert chosen(await asking(CHAT, model="tiny", max_tokens=1)) == {
         name: getattr(SamplingParams(max_tokens=0), name) for name in SAMPLING
     }
 
 
 async def test_cleared_defaults_are_gone_on_both_gateways_within_a_second(
-    city: City, operator: httpx.AsyncClient, tenants: list[Tenant], asking: Asking
+    city: City, operator: httpx.AsyncClient, tenants: list[Tenant], asking: AskingTenant
 ) -> None:
     tenant, plain = tenants[0], SamplingParams(max_tokens=0)
-    both = [asking, Asking(city, await tenant.client(1))]
+    both = [asking, AskingTenant(city, await tenant.client(1))]
     for each in both:
         assert (await each(CHAT, max_tokens=1)).sampling.temperature == 0.25
 

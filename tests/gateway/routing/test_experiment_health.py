@@ -10,13 +10,17 @@ import httpx
 import pytest
 
 from gateway.domain.adapters.defaults import Defaults
-from tests.gateway.experiments.making import ArmOf, Made
+from tests.gateway.experiments.making import ArmOf, StartedExperiment
 from tests.gateway.routing.lab import Lab, arm_of
 from tests.patience import PATIENCE_S
 
 
 async def read(
-    lab: Lab, operator: httpx.AsyncClient, made: Made, what: str, is_there: Callable[[dict[str, Any]], bool]
+    lab: Lab,
+    operator: httpx.AsyncClient,
+    made: StartedExperiment,
+    what: str,
+    is_there: Callable[[dict[str, Any]], bool],
 ) -> dict[str, Any]:
     """Read health or results until `is_there` accepts them, and return them."""
     async with asyncio.timeout(PATIENCE_S):

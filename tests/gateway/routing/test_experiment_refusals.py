@@ -13,13 +13,13 @@ from gateway.db.limits.limits import set_limit
 from gateway.domain.experiments.assignment import assign
 from gateway.domain.limits.limit import Limit
 from gateway.pools.first_pool import make_pool
-from tests.gateway.experiments.making import ArmOf, Made
+from tests.gateway.experiments.making import ArmOf, StartedExperiment
 from tests.gateway.routing.conftest import digest_of_version
 from tests.gateway.routing.lab import HEADER, Lab, arm_of
 from tests.patience import PATIENCE_S
 
 
-def unit_in(made: Made, arm: int) -> str:
+def unit_in(made: StartedExperiment, arm: int) -> str:
     """Return a unit that is assigned to this arm."""
     return next(f"user-{n}" for n in range(1_000) if assign(made.split, f"user-{n}", b"").arm == arm)
 

@@ -138,7 +138,7 @@ async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database
 
 
 async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Database, acme: Tenant) -> None:
-    class Overtaken:
+    class OvertakenDatabase:
         """A database in which something changes whenever it is read."""
 
         @asynccontextmanager
@@ -147,7 +147,7 @@ async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Data
                 yield conn
                 resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
 
-    resolver = Resolver(Overtaken(), bases(), project_key)  # type: ignore[arg-type]
+    resolver = Resolver(OvertakenDatabase(), bases(), project_key)  # type: ignore[arg-type]
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"

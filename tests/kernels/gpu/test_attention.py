@@ -30,7 +30,7 @@ DECODES = [(1, 1), (17, 1), (0, 1), (300, 1)]  # (context, queries) of each sequ
 CHUNKS = [(1, 1), (7, 7), (40, 3), (0, 0), (70, 33)]
 
 
-class Cached:
+class CachedSequences:
     """Sequences given as (context, queries), in blocks spread over a cache that holds NaN elsewhere."""
 
     def __init__(
@@ -80,21 +80,21 @@ def test_every_head_size_and_group(
     lengths: list[tuple[int, int]], head_dim: int, group: int, dtype: torch.dtype
 ) -> None:
     num_kv_heads = 2 if group < 4 else 1
-    cached = Cached((group * num_kv_heads, num_kv_heads, head_dim), lengths, dtype)
+    cached = CachedSequences((group * num_kv_heads, num_kv_heads, head_dim), lengths, dtype)
     assert_near(cached.attend(), cached.expected())
 
 
 @pytest.mark.parametrize("window", [1, 16, 100, 257])
 @pytest.mark.parametrize("lengths", [[*DECODES, (600, 1)], [*CHUNKS, (300, 50)]], ids=["decode", "prefill"])
 def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
-    cached = Cached((6, 2, 64), lengths, torch.float32)
+    cached = CachedSequences((6, 2, 64), lengths, torch.float32)
     assert_near(cached.attend(window), cached.expected(window))
 
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
 def test_bounded_scores(lengths: list[tuple[int, int]], window: int | None) -> None:
-    cached = Cached((6, 2, 64), lengths, torch.float32)
+    cached = CachedSequences((6, 2, 64), lengths, torch.float32)
     bounded = cached.attend(window, softcap=0.5)
     assert_near(bounded, cached.expected(window, softcap=0.5))
     assert not torch.allclose(bounded, cached.attend(window), atol=1e-3)
@@ -102,27 +102,27 @@ def test_bounded_scores(lengths: list[tuple[int, int]], window: int | None) -> N
 
 @pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 4096, 8192])
 def test_contexts_around_the_borders_of_splits(context: int) -> None:
-    cached = Cached((2, 1, 64), [(context, 1), (1, 1)], torch.float32)
+    cached = CachedSequences((2, 1, 64), [(context, 1), (1, 1)], torch.float32)
     assert_near(cached.attend(), cached.expected())
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 32])
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
 def test_block_sizes(lengths: list[tuple[int, int]], block_size: int) -> None:
-    cached = Cached((4, 2, 64), lengths, torch.float32, block_size)
+    cached = CachedSequences((4, 2, 64), lengths, torch.float32, block_size)
     assert_near(cached.attend(), cached.expected())
 
 
 def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
     """There are several tiles of 16 queries and several of 32 positions, and the last ones are not full."""
     lengths = [(8192, 1000), (1000, 1000)] if full else [(300, 35), (40, 40)]
-    cached = Cached((8, 2, 64), lengths, torch.float32)
+    cached = CachedSequences((8, 2, 64), lengths, torch.float32)
     assert_near(cached.attend(), cached.expected())
 
 
 @pytest.mark.parametrize("num_tiles", [None, 0, 3])
 def test_no_sequences(num_tiles: int | None) -> None:
-    cached = Cached((4, 2, 64), [(3, 1)], torch.float32)
+    cached = CachedSequences((4, 2, 64), [(3, 1)], torch.float32)
     tables, lengths, starts, *_ = cached.contexts
     cached.q = cached.q[:0]
     none = PagedContexts(tables[:0], lengths[:0], starts[:1], 16, 16)
@@ -134,7 +134,7 @@ def test_no_sequences(num_tiles: int | None) -> None:
 def test_chunks_have_the_same_bits_alone_and_among_many_and_rows_of_no_tile_are_left_alone() -> None:
     """There are sequences without queries in between, more tiles than queries, and rows before and behind all tiles."""
     lengths = [(90, 40), (0, 0), (33, 33), (300, 20), (5, 1), (0, 0)]
-    cached = Cached((8, 2, 64), lengths, torch.float32)
+    cached = CachedSequences((8, 2, 64), lengths, torch.float32)
     tables, contexts, starts, *_ = cached.contexts
     together = cached.attend()
     assert_near(together, cached.expected())
@@ -153,7 +153,7 @@ def test_chunks_have_the_same_bits_alone_and_among_many_and_rows_of_no_tile_are_
 
 
 def test_tiles_of_another_kernel_are_refused() -> None:
-    cached = Cached((4, 2, 64), CHUNKS, torch.float32)
+    cached = CachedSequences((4, 2, 64), CHUNKS, torch.float32)
     cached.at_once *= 2
     with pytest.raises(ValueError, match=f"tiles of {cached.at_once} queries"):
         cached.attend(contexts=cached.tiled(cached.contexts))
@@ -161,7 +161,7 @@ def test_tiles_of_another_kernel_are_refused() -> None:
 
 def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
     """A decode's splits are counted from its own start, whatever the batch and the context that the grid allows."""
-    cached = Cached((4, 2, 64), [(900, 1), (5, 1), (300, 1)], torch.float32)
+    cached = CachedSequences((4, 2, 64), [(900, 1), (5, 1), (300, 1)], torch.float32)
     together = cached.attend()
     assert torch.equal(cached.attend(contexts=cached.contexts._replace(max_context_len=4096)), together)
     tables, lengths, starts, *_ = cached.contexts
@@ -173,7 +173,7 @@ def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")  # interpreter
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
 def test_a_query_that_is_no_number_leaves_no_trace_in_others(lengths: list[tuple[int, int]]) -> None:
-    cached = Cached((4, 2, 64), lengths, torch.float32)
+    cached = CachedSequences((4, 2, 64), lengths, torch.float32)
     expected = cached.attend()
     cached.q[-1, 0] = torch.nan
     ours = cached.attend()
@@ -187,5 +187,5 @@ def test_a_query_that_is_no_number_leaves_no_trace_in_others(lengths: list[tuple
 @pytest.mark.parametrize("lengths", [[(1024, 1)] * 64, [(8192, 1)] * 8, [(2048, 2048), (4096, 512)]], ids=len)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_targets_shapes(dtype: torch.dtype, lengths: list[tuple[int, int]]) -> None:
-    cached = Cached((32, 8, 128), lengths, dtype)
+    cached = CachedSequences((32, 8, 128), lengths, dtype)
     assert_near(cached.attend(), cached.expected())

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.gpu.attention import paged_attention_, paged_attention_reference, workspace_elements
 from kernels.gpu.rope_kv import HeadNorms, rope_and_write_kv_, rope_and_write_kv_reference
 from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
-from tests.kernels.gpu.test_attention import CHUNKS, DECODES, Cached
+from tests.kernels.gpu.test_attention import CHUNKS, DECODES, CachedSequences
 
 
 def in_float8(cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,7 @@ def test_attention_over_it(
 ) -> None:
     if (window, softcap) != (None, 0.0) and group != 4:
         group, head_dim = 3, 64
-    cached = Cached((2 * group, 2, head_dim), lengths, dtype)
+    cached = CachedSequences((2 * group, 2, head_dim), lengths, dtype)
     numbers, scales = in_float8(cached.cache)
     shape = cached.q.shape[1], 2, head_dim
     workspace = poisoned(workspace_elements(len(cached.q), *shape, cached.contexts.max_context_len, dtype, DEVICE))

@@ -7,7 +7,7 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 
 
-class Counted:
+class CountingClient:
     """A client with strict validation that counts its requests."""
 
     def __init__(self, key: str, max_retries: int) -> None:
@@ -58,7 +58,7 @@ def test_an_unknown_address_is_not_found(openai):
 
 
 def test_a_used_up_budget_is_a_rate_limit_error_that_is_not_retried(place, ask):
-    counted = Counted(place.broke_key, max_retries=3)
+    counted = CountingClient(place.broke_key, max_retries=3)
     with counted.client as client, pytest.raises(package.RateLimitError) as refused:
         client.chat.completions.create(**ask)
     assert refused.value.code == "insufficient_quota" and counted.num_sent == 1
@@ -66,7 +66,7 @@ def test_a_used_up_budget_is_a_rate_limit_error_that_is_not_retried(place, ask):
 
 
 def test_a_limit_that_frees_up_is_retried_until_it_does(place, ask):
-    counted = Counted(place.narrow_key, max_retries=5)
+    counted = CountingClient(place.narrow_key, max_retries=5)
     with counted.client as client:
         long = {"max_tokens": 200, "extra_body": {"ignore_eos": True}}
         with client.chat.completions.create(**ask | long, stream=True) as running:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.tenancy.keys import new_key
 from tests.gateway.admin.access.cast import ROLES, Cast
-from tests.gateway.admin.access.foreign import Foreign, make_foreign
+from tests.gateway.admin.access.foreign import ForeignIds, make_foreign
 from tests.gateway.admin.routes import routes_of
 from tests.gateway.admin_server import AdminServer
 
@@ -35,5 +35,5 @@ async def cast(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> A
 
 
 @pytest.fixture
-async def foreign(server: AdminServer) -> Foreign:
+async def foreign(server: AdminServer) -> ForeignIds:
     return await make_foreign(server)

@@ -15,7 +15,7 @@ from tests.gateway.admin.routes import EXPERIMENT, GOOD_BODIES, ROUTE
 from tests.gateway.admin_server import PASSWORD, AdminServer
 
 
-class Foreign(msgspec.Struct, frozen=True):
+class ForeignIds(msgspec.Struct, frozen=True):
     """Ids of another organization's objects."""
 
     project_id: str
@@ -43,7 +43,7 @@ class Foreign(msgspec.Struct, frozen=True):
         return self.project_id
 
 
-async def make_foreign(server: AdminServer) -> Foreign:
+async def make_foreign(server: AdminServer) -> ForeignIds:
     """Make an organization with an object of every kind, and return their ids."""
     key = await server.admin_key("admin_read", "admin_write", organization="other")
     user = await server.user("someone@other.example.com", "owner", key)
@@ -87,7 +87,7 @@ async def make_foreign(server: AdminServer) -> Foreign:
         assert shared.status_code == 200, shared.text
     passkey = await _add_passkey(server, user["email"])
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
-    return Foreign(project, *ids, pool, replica, experiment, provider_key.id, file_id, batch_id, passkey)
+    return ForeignIds(project, *ids, pool, replica, experiment, provider_key.id, file_id, batch_id, passkey)
 
 
 async def _add_passkey(server: AdminServer, email: str) -> str:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.gateway.admin.access.cast import Cast
-from tests.gateway.admin.access.foreign import Foreign
+from tests.gateway.admin.access.foreign import ForeignIds
 
 
-async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
+async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: ForeignIds) -> None:
     """Compare the replies to a foreign and to an unknown id of the same length, each without the id itself."""
     compared = 0
     for route in cast.routes:
@@ -45,7 +45,7 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
     assert compared > 150
 
 
-async def test_other_tenants_ids_take_as_long_as_nonexistent_ones(cast: Cast, foreign: Foreign, full: bool) -> None:
+async def test_other_tenants_ids_take_as_long_as_nonexistent_ones(cast: Cast, foreign: ForeignIds, full: bool) -> None:
     """A request about another tenant's object takes longer than one about nothing with a probability of about a
     half."""
     if not full:
@@ -70,7 +70,7 @@ async def test_other_tenants_ids_take_as_long_as_nonexistent_ones(cast: Cast, fo
 
 
 async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_ones(
-    foreign: Foreign, operator: httpx.AsyncClient, acme: str
+    foreign: ForeignIds, operator: httpx.AsyncClient, acme: str
 ) -> None:
     for theirs, send in [
         (foreign.user_id, lambda id: operator.post(f"{acme}/users", json={"user_id": id, "role": "viewer"})),
@@ -109,7 +109,7 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
 
 
 async def test_lists_hold_nothing_of_another_organization(
-    foreign: Foreign, operator: httpx.AsyncClient, acme: str
+    foreign: ForeignIds, operator: httpx.AsyncClient, acme: str
 ) -> None:
     everything = ""
     for path in (

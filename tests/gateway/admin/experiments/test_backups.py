@@ -14,7 +14,7 @@ from gateway.domain.experiments.assignment import assign
 from gateway.experiments.keys import ProjectKeys
 from gateway.experiments.results import read_results, read_segments
 from gateway.support.cipher import Cipher
-from tests.gateway.experiments.books_rows import NOW, Sent, keep_books, make_experiment, send, unit, verified
+from tests.gateway.experiments.books_rows import NOW, UnitRequest, keep_books, make_experiment, send, unit, verified
 
 
 async def test_a_restored_installation_assigns_and_shows_as_before(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
@@ -24,14 +24,16 @@ async def test_a_restored_installation_assigns_and_shows_as_before(dsn: str, emp
         async with database.acquire() as conn:
             made = await make_experiment(conn)
             at = NOW - datetime.timedelta(days=3)
-            await send(conn, made, [Sent(unit(number), arm=number % 2, at=at, tokens=number) for number in range(50)])
+            await send(
+                conn, made, [UnitRequest(unit(number), arm=number % 2, at=at, tokens=number) for number in range(50)]
+            )
         await keep_books(database)
         key = await keys.key(made.project_id)
         async with database.acquire() as conn:
             before = await find_experiment(conn, made.project_id, made.id)
             assert before is not None
             results, segments = await read_results(conn, before), await read_segments(conn, before, "stream")
-            await send(conn, made, [Sent(unit(100), at=at)])  # an event that waits
+            await send(conn, made, [UnitRequest(unit(100), at=at)])  # an event that waits
     for argv, data_dir, url in ((["backup"], here, dsn), (["restore"], there, empty_dsn)):
         environ = {"LORIKEET_DATA_DIR": str(data_dir), "DATABASE_URL": url}
         assert await asyncio.to_thread(main, [*argv, str(backup)], environ) == 0

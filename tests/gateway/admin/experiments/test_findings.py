@@ -18,8 +18,8 @@ from tests.gateway.admin.experiments.conftest import Lab, definition
 from tests.gateway.admin_server import AdminServer
 from tests.gateway.experiments.books_rows import (
     NOW,
-    Made,
-    Sent,
+    RunningExperiment,
+    UnitRequest,
     keep_books,
     make_experiment,
     refuse,
@@ -38,19 +38,19 @@ METRICS = {
 ANALYSIS = {"outcome_window_seconds": 3600, "min_days": 0, "tightest_at": 100}
 
 
-async def started(lab: Lab, **changes: Any) -> tuple[dict[str, Any], Made]:
+async def started(lab: Lab, **changes: Any) -> tuple[dict[str, Any], RunningExperiment]:
     """Start an experiment whose windows last for an hour."""
     made = await lab.make(**{"metrics": METRICS, "analysis": ANALYSIS, "coverage": 10_000} | changes)
     await lab.do(made, "start")
     async with lab.database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", lab.project_id)
-    return made, Made(organization_id, lab.project_id, made["id"])
+    return made, RunningExperiment(organization_id, lab.project_id, made["id"])
 
 
-async def run(lab: Lab, made: Made, num: int = 60) -> None:
+async def run(lab: Lab, made: RunningExperiment, num: int = 60) -> None:
     """Write requests of three hours ago for units of both arms; the second arm's replies have half the tokens."""
     sent = [
-        Sent(unit(number), arm=number % 2, at=NOW - 3 * HOUR, tokens=(100 + number % 7) // (1 + number % 2))
+        UnitRequest(unit(number), arm=number % 2, at=NOW - 3 * HOUR, tokens=(100 + number % 7) // (1 + number % 2))
         for number in range(num)
     ]
     async with lab.database.acquire() as conn:
@@ -114,7 +114,7 @@ async def test_days_and_exposures_add_up(lab: Lab) -> None:
     async with lab.database.acquire() as conn:
         for days in (1, 2):
             at = NOW.replace(hour=12) - datetime.timedelta(days=days)  # the window ends on the same day
-            await send(conn, rows, [Sent(unit(100 * days + n), arm=n % 2, at=at) for n in range(10)])
+            await send(conn, rows, [UnitRequest(unit(100 * days + n), arm=n % 2, at=at) for n in range(10)])
     await keep_books(lab.database)
     exposures = await get(lab, made, "exposures")
     days = [(NOW - datetime.timedelta(days=days)).date().isoformat() for days in (2, 1)]
@@ -134,7 +134,7 @@ async def test_effects_by_days_since_exposure(lab: Lab) -> None:
         for age, saved in ((0, 40), (1, 0)):
             at = NOW - (72 - 24 * age) * HOUR
             tokens = [100 + n % 7 - (n % 2) * saved for n in range(80)]
-            await send(conn, rows, [Sent(unit(n), n % 2, at, tokens=tokens[n]) for n in range(80)])
+            await send(conn, rows, [UnitRequest(unit(n), n % 2, at, tokens=tokens[n]) for n in range(80)])
     await keep_books(lab.database)
     found = {each["metric"]: each for each in (await get(lab, made, "ages"))["data"]}
     assert found.keys() == {"completion_tokens", "error_rate", "ttft_ms", "cost_nanos"}
@@ -154,10 +154,10 @@ async def test_health_says_what_is_wrong(lab: Lab) -> None:
     made, rows = await started(lab)
     healthy = await get(lab, made, "health")
     assert (healthy["status"], healthy["problems"]) == ("healthy", [])
-    sent = [Sent(unit(n), arm=int(n < 30), at=NOW - 3 * HOUR, is_delivered=n >= 30) for n in range(300)]
+    sent = [UnitRequest(unit(n), arm=int(n < 30), at=NOW - 3 * HOUR, is_delivered=n >= 30) for n in range(300)]
     async with lab.database.acquire() as conn:
-        await send(conn, rows, [*sent, *(Sent(unit(7), arm=1, at=NOW - 3 * HOUR) for _ in range(50))])
-        await refuse(conn, rows, Sent(unit(8), arm=1))
+        await send(conn, rows, [*sent, *(UnitRequest(unit(7), arm=1, at=NOW - 3 * HOUR) for _ in range(50))])
+        await refuse(conn, rows, UnitRequest(unit(8), arm=1))
     await keep_books(lab.database)
     found = await get(lab, made, "health")
     assert (found["status"], found["is_srm"]) == ("broken", True)
@@ -380,7 +380,7 @@ async def test_a_preview_of_a_feedback_metric_learns_from_earlier_votes(lab: Lab
     _, rows = await started(lab)
     async with lab.database.acquire() as conn:
         at = NOW - datetime.timedelta(days=3)
-        ids = await send(conn, rows, [Sent(unit(n // 2), n // 2 % 2, at) for n in range(80)])
+        ids = await send(conn, rows, [UnitRequest(unit(n // 2), n // 2 % 2, at) for n in range(80)])
         for number, request_id in enumerate(ids):  # two requests of each of 40 units, of which 30 vote: 2 and 4 stars
             if number < 60:
                 value = (2 + number % 4 // 2 * 2) * 1_000_000
@@ -414,7 +414,7 @@ async def test_a_unit_is_forgotten_and_not_even_the_audit_log_names_it(
     made, rows = await started(lab)
     digest = unit_digest(await server.services.unit_keys.key(lab.project_id), "ann@example.com")
     async with lab.database.acquire() as conn:
-        await send(conn, rows, [Sent(each, at=NOW - 3 * HOUR) for each in (digest, unit(1))])
+        await send(conn, rows, [UnitRequest(each, at=NOW - 3 * HOUR) for each in (digest, unit(1))])
     await keep_books(lab.database)
     reply = await lab.client.post(f"{lab.project}/experiment_units/forget", json={"unit": "ann@example.com"})
     assert (reply.status_code, reply.json()["experiments"]) == (200, 1)
@@ -453,7 +453,7 @@ async def test_a_purged_project_leaves_nothing_of_its_experiments(lab: Lab, serv
     await run(lab, rows)
     await get(lab, made, "results")
     async with lab.database.transaction() as conn:
-        await send(conn, rows, [Sent(unit(1000), at=NOW - 3 * HOUR)])  # an event that waits
+        await send(conn, rows, [UnitRequest(unit(1000), at=NOW - 3 * HOUR)])  # an event that waits
         assert await conn.fetchval(_OF_PROJECT, lab.project_id) > 100
         num_ledger = await conn.fetchval("SELECT count(*) FROM ledger")
         await purge_project(conn, lab.project_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.gateway.admin.experiments.conftest import Lab
 from tests.gateway.admin.experiments.test_findings import HOUR, get, run, started
-from tests.gateway.experiments.books_rows import NOW, Sent, keep_books, send, unit
+from tests.gateway.experiments.books_rows import NOW, UnitRequest, keep_books, send, unit
 
 
 async def test_results_are_shown_by_segment_at_a_wish(lab: Lab) -> None:
@@ -13,7 +13,7 @@ async def test_results_are_shown_by_segment_at_a_wish(lab: Lab) -> None:
     await run(lab, rows)
     async with lab.database.acquire() as conn:
         sent = [
-            Sent(unit(1_000 + n), n % 2, NOW - 3 * HOUR, stream=True, api_key_id=key, tokens=50 + n % 7)
+            UnitRequest(unit(1_000 + n), n % 2, NOW - 3 * HOUR, stream=True, api_key_id=key, tokens=50 + n % 7)
             for n in range(40)
         ]
         await send(conn, rows, sent)
@@ -40,8 +40,10 @@ async def test_results_are_shown_by_segment_at_a_wish(lab: Lab) -> None:
 async def test_health_names_the_segment_that_loses_units(lab: Lab) -> None:
     made, rows = await started(lab)
     async with lab.database.acquire() as conn:
-        whole = [Sent(unit(n), n % 2, NOW - 3 * HOUR) for n in range(400)]
-        await send(conn, rows, [*whole, *(Sent(unit(1_000 + n), 0, NOW - 3 * HOUR, stream=True) for n in range(50))])
+        whole = [UnitRequest(unit(n), n % 2, NOW - 3 * HOUR) for n in range(400)]
+        await send(
+            conn, rows, [*whole, *(UnitRequest(unit(1_000 + n), 0, NOW - 3 * HOUR, stream=True) for n in range(50))]
+        )
     await keep_books(lab.database)
     found = await get(lab, made, "health")
     assert (found["status"], found["is_srm"]) == ("broken", False)

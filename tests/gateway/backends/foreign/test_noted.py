@@ -16,7 +16,7 @@ from tests.gateway.backends.scripted import ListSink
 NUM_STREAMS, NUM_WORDS = 4, 12
 
 
-class Watched(ListSink):
+class CountSink(ListSink):
     """A sink that stores the last noted count of each request."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Watched(ListSink):
 
 
 async def test_no_part_is_read_before_its_count_is_noted() -> None:
-    sink = Watched()
+    sink = CountSink()
 
     async def read(backend: ForeignBackend, request_id: str) -> None:
         async for item in backend.generate(asking(request_id=request_id)):

@@ -29,7 +29,7 @@ class Gateway:
         self.service = PoolService()
 
 
-class Sent(msgspec.Struct):
+class RunningRequest(msgspec.Struct):
     """A running request in the simulation.
 
     counted: completion tokens that its gateway has counted.
@@ -71,7 +71,7 @@ class FairPool:
         self._tells = tells
         self._spreads = spreads
         self._max_num_seqs = max_num_seqs
-        self._sent: dict[tuple[str, str], Sent] = {}
+        self._sent: dict[tuple[str, str], RunningRequest] = {}
         self._num_sent = 0
         self._beat()
 
@@ -125,7 +125,7 @@ class FairPool:
     ) -> None:
         gateway.balancer.taken(name, asked)
         request_id = self.replicas[name].send(tenant, *size, asked.adapter, weight)
-        self._sent[name, request_id] = Sent(gateway, asked, weight)
+        self._sent[name, request_id] = RunningRequest(gateway, asked, weight)
 
     def _count(self, name: str, request_id: str, num_tokens: int) -> None:
         sent = self._sent[name, request_id]

@@ -28,7 +28,7 @@ CLIENT_S = 0.001
 """Seconds between a client's answer and its next request."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class RunningRequest(msgspec.Struct, frozen=True):
     """A request that runs at a replica."""
 
     replica: str
@@ -46,10 +46,10 @@ def share_of_slow(
     """
     draw, balancer, asked = random.Random(seed), balancer_over(2, seed=seed, adapter_slots=0), Asked()
     times = {name: AnswerTimes() for name in (FAST, SLOW)}
-    sent, counts, numbers, paced_s = set[Sent](), Counter[str](), itertools.count(), -PACE_S
-    coming: list[tuple[float, int, Sent | None]] = []  # answers, and requests of clients
+    sent, counts, numbers, paced_s = set[RunningRequest](), Counter[str](), itertools.count(), -PACE_S
+    coming: list[tuple[float, int, RunningRequest | None]] = []  # answers, and requests of clients
 
-    def comes(at_s: float, what: Sent | None) -> None:
+    def comes(at_s: float, what: RunningRequest | None) -> None:
         for begin_s, end_s in pauses:
             at_s = end_s if begin_s <= at_s < end_s else at_s
         heapq.heappush(coming, (at_s, next(numbers), what))
@@ -71,7 +71,7 @@ def share_of_slow(
             usual = {name: times[name].usual_ms(now_s, [ms for ms in waits_ms[name] if ms > 0]) for name in times}
             balancer.pace(paces(usual))
             paced_s = now_s
-        picked = Sent(send(balancer, asked), now_s + next(numbers) * 1e-9)  # each is another one
+        picked = RunningRequest(send(balancer, asked), now_s + next(numbers) * 1e-9)  # each is another one
         sent.add(picked)
         counts[picked.replica] += now_s > 10.0
         took_s = usual_s * draw.uniform(0.95, 1.05) * (TIMES_SLOWER if picked.replica == SLOW else 1.0)

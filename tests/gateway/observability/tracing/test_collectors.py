@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 RESOURCES = {"gateway": {"service.name": "g"}, "engine": {"service.name": "e"}}
 
 
-class Sending:
+class SendingExporter:
     """An exporter with short timeouts, and the counts of its spans by outcome."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Sending:
 
 
 @asynccontextmanager
-async def sending(sending: Sending) -> AsyncIterator[Sending]:
+async def sending(sending: SendingExporter) -> AsyncIterator[SendingExporter]:
     sending.exporter.start()
     try:
         yield sending
@@ -81,7 +81,7 @@ def closed_url() -> str:
 async def test_all_spans_come_once_in_messages_of_a_bounded_size() -> None:
     number = 2 * BATCH_SPANS + 10
     with running_collector() as collector:
-        async with sending(Sending(collector.url)) as made:
+        async with sending(SendingExporter(collector.url)) as made:
             made.add(number)
             await made.until(lambda: made.count("sent") == number)
         assert len({each.span_id for each in collector.spans}) == len(collector.spans) == number
@@ -91,7 +91,7 @@ async def test_all_spans_come_once_in_messages_of_a_bounded_size() -> None:
 async def test_a_message_that_the_collector_may_take_later_is_sent_again() -> None:
     with running_collector() as collector:
         collector.status = 503
-        async with sending(Sending(collector.url, retry_after_s=(0.05,) * 100)) as made:
+        async with sending(SendingExporter(collector.url, retry_after_s=(0.05,) * 100)) as made:
             made.add(3)
             await made.until(lambda: collector.num_asked > 2)
             collector.status = 200
@@ -102,14 +102,14 @@ async def test_a_message_that_the_collector_may_take_later_is_sent_again() -> No
 async def test_a_message_that_the_collector_refuses_is_not_sent_again() -> None:
     with running_collector() as collector:
         collector.status = 400
-        async with sending(Sending(collector.url)) as made:
+        async with sending(SendingExporter(collector.url)) as made:
             made.add(3)
             await made.until(lambda: made.count("not_taken") == 3)
             assert collector.num_asked == 1
 
 
 async def test_without_a_collector_spans_are_dropped_and_counted() -> None:
-    async with sending(Sending(closed_url(), max_waiting=100)) as made:
+    async with sending(SendingExporter(closed_url(), max_waiting=100)) as made:
         for _ in range(20):
             made.add(30)
             await asyncio.sleep(0)
@@ -120,7 +120,7 @@ async def test_without_a_collector_spans_are_dropped_and_counted() -> None:
 async def test_a_collector_that_does_not_answer_holds_a_bounded_number_of_spans() -> None:
     with running_collector() as collector:
         collector.may_answer.clear()
-        async with sending(Sending(collector.url, max_waiting=100, timeout_s=0.3, retry_after_s=())) as made:
+        async with sending(SendingExporter(collector.url, max_waiting=100, timeout_s=0.3, retry_after_s=())) as made:
             made.add(50)
             await made.until(lambda: collector.num_asked == 1)
             made.add(1000)
@@ -130,7 +130,7 @@ async def test_a_collector_that_does_not_answer_holds_a_bounded_number_of_spans(
 
 async def test_a_stop_sends_what_waits() -> None:
     with running_collector() as collector:
-        made = Sending(collector.url)
+        made = SendingExporter(collector.url)
         made.exporter.start()
         made.add(5)
         await made.exporter.stop()
@@ -138,7 +138,7 @@ async def test_a_stop_sends_what_waits() -> None:
 
 
 async def test_a_stop_counts_what_it_cannot_send() -> None:
-    made = Sending(closed_url())
+    made = SendingExporter(closed_url())
     made.exporter.start()
     made.add(5)
     await made.exporter.stop()

@@ -14,7 +14,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADER = f"00-{TRACE}-{SPAN}-01"
 
 
-class Kept:
+class StoredSpans:
     """A span sink that stores the spans."""
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Kept:
         self.spans.append(span)
 
 
-def tracer(sampler: str = "parentbased_always_on") -> tuple[Tracer, Kept]:
-    kept = Kept()
+def tracer(sampler: str = "parentbased_always_on") -> tuple[Tracer, StoredSpans]:
+    kept = StoredSpans()
     return Tracer(Sampler(sampler, 1.0), kept), kept  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.gateway.openai.field_matrix.cases import Case, Field, Observed
+from tests.gateway.openai.field_matrix.cases import Case, Field, ObservedEffects
 from tests.gateway.openai.field_matrix.chat import CHAT
 from tests.gateway.openai.field_matrix.embeddings import EMBEDDINGS
 from tests.gateway.openai.field_matrix.messages import COUNT_TOKENS, MESSAGES
@@ -25,4 +25,4 @@ FIELDS: list[Field] = [
     *TOKENS,
 ]
 
-__all__ = ["FIELDS", "Case", "Field", "Observed"]
+__all__ = ["FIELDS", "Case", "Field", "ObservedEffects"]

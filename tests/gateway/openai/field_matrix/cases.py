@@ -34,7 +34,7 @@ BASES: dict[str, dict[str, Any]] = {
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ObservedEffects(msgspec.Struct, frozen=True):
     """The observed effects of a request.
 
     reply: the reply's JSON; the events in order if the reply is a stream. engine: the request that the engine got, or
@@ -68,7 +68,7 @@ class Observed(msgspec.Struct, frozen=True):
         return str(self.choice["text"] if "text" in self.choice else self.choice["message"]["content"])
 
 
-Check = Callable[[Observed], object]
+Check = Callable[[ObservedEffects], object]
 
 
 class Case(msgspec.Struct, frozen=True):

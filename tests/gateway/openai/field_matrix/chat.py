@@ -11,7 +11,7 @@ from tests.gateway.openai.field_matrix.cases import (
     USER,
     Check,
     Field,
-    Observed,
+    ObservedEffects,
     accepted,
     honoured,
     refused,
@@ -341,7 +341,7 @@ def _tools() -> list[Field]:
     def says(text: str) -> Check:
         return lambda seen: seen.sampling.grammar is not None and text in seen.sampling.grammar.source
 
-    def none(seen: Observed) -> bool:
+    def none(seen: ObservedEffects) -> bool:
         return seen.sampling.grammar is None
 
     return [

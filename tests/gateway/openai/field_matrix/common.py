@@ -12,7 +12,7 @@ from tests.gateway.openai.field_matrix.cases import (
     Case,
     Check,
     Field,
-    Observed,
+    ObservedEffects,
     accepted,
     honoured,
     refused,
@@ -162,7 +162,7 @@ def completing(endpoint: str) -> list[Field]:
 def _bounds_of_length(endpoint: str) -> list[Field]:
     longer = {MOST.get(endpoint, "max_tokens"): 30}
 
-    def is_stopped(seen: Observed) -> object:
+    def is_stopped(seen: ObservedEffects) -> object:
         return seen.reply["status"] == "completed" if "status" in seen.reply else seen.choice["finish_reason"] == "stop"
 
     return [
@@ -394,11 +394,11 @@ def _of_streams(endpoint: str) -> list[Field]:
 
 
 def _of_replies(endpoint: str) -> list[Field]:
-    def prompt_logprobs(seen: Observed) -> list[Any]:
+    def prompt_logprobs(seen: ObservedEffects) -> list[Any]:
         found: list[Any] = (seen.reply if "prompt_logprobs" in seen.reply else seen.choice)["prompt_logprobs"]
         return found
 
-    def shown_tokens(seen: Observed) -> list[str]:
+    def shown_tokens(seen: ObservedEffects) -> list[str]:
         logprobs = seen.choice["logprobs"]
         return logprobs["tokens"] if "tokens" in logprobs else [each["token"] for each in logprobs["content"]]
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from engine.protocol import Grammar
-from tests.gateway.openai.field_matrix.cases import ABSENT, NEEDED, Check, Field, Observed, accepted, honoured, refused
+from tests.gateway.openai.field_matrix.cases import (
+    ABSENT,
+    NEEDED,
+    Check,
+    Field,
+    ObservedEffects,
+    accepted,
+    honoured,
+    refused,
+)
 from tests.gateway.openai.field_matrix.common import (
     free_text,
     metadata,
@@ -30,7 +39,7 @@ def _echoes(name: str, value: Any) -> Check:
     return lambda seen: seen.reply[name] == value
 
 
-def _event(seen: Observed, name: str) -> Any:
+def _event(seen: ObservedEffects, name: str) -> Any:
     return next(event for event in seen.reply if event != "[DONE]" and event["type"] == f"response.{name}")
 
 

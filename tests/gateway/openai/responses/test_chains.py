@@ -15,7 +15,7 @@ import pytest
 
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.databases import Databases, execute
-from tests.installation.live_gateway import Installed, running_gateways
+from tests.installation.live_gateway import RunningInstallation, running_gateways
 from tests.installation.tenants import Key, make_key
 from tests.patience import PATIENCE_S
 from tests.seeds import seeds
@@ -32,10 +32,10 @@ STORED_BYTES = """
 """
 
 
-class Pair:
+class GatewayPair:
     """Two gateways over one database, and a project that stores responses."""
 
-    def __init__(self, dsn: str, installed: Installed, key: Key) -> None:  # type: ignore[type-arg]
+    def __init__(self, dsn: str, installed: RunningInstallation, key: Key) -> None:  # type: ignore[type-arg]
         self.dsn = dsn
         self.urls = [gateway.url for gateway in installed.gateways]
         self.key = key
@@ -67,16 +67,16 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPair]:
     dsn, folder = databases.create("chains"), tmp_path_factory.mktemp("chains")
     key = asyncio.run(make_key(dsn, "chains"))
     asyncio.run(execute(dsn, f"UPDATE projects SET store_days = 1 WHERE id = '{key.project_id}'"))
     model_dir = make_model_folder(folder / "model", CONTEXT)
     with running_gateways(dsn, model_dir, num_gateways=2, data_dir=folder) as installed:
-        yield Pair(dsn, installed, key)
+        yield GatewayPair(dsn, installed, key)
 
 
-async def test_a_response_is_followed_at_once_at_another_gateway(pair: Pair, full: bool) -> None:
+async def test_a_response_is_followed_at_once_at_another_gateway(pair: GatewayPair, full: bool) -> None:
     numbers = seeds(NUM_FOLLOWED, FULL_FOLLOWED, full=full)
 
     async def follow() -> None:
@@ -89,7 +89,7 @@ async def test_a_response_is_followed_at_once_at_another_gateway(pair: Pair, ful
     await asyncio.gather(*(follow() for _ in range(AT_ONCE)))
 
 
-async def test_a_chain_stores_each_of_its_turns_once(pair: Pair, full: bool) -> None:
+async def test_a_chain_stores_each_of_its_turns_once(pair: GatewayPair, full: bool) -> None:
     num_turns = FULL_TURNS if full else NUM_TURNS
     conn = await asyncpg.connect(pair.dsn)
     before = await conn.fetchval(STORED_BYTES, pair.key.project_id) or 0

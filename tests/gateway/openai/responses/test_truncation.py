@@ -37,7 +37,7 @@ def test_whole_turns_are_left_out_and_system_messages_stay(num_turns: int, kept:
     assert without_oldest(MESSAGES, num_turns) == [MESSAGES[place] for place in kept]
 
 
-class Counted:
+class CountingPipeline:
     """A fake pipeline that counts each word as a token, and records each count."""
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ async def test_a_long_conversation_is_counted_a_few_times_and_each_is_charged(
     for number in range(1000):
         said = " ".join(rng.choice(("four", word)) for _ in range(20)) if number < 500 else "four " * 20
         messages += [{"role": "user", "content": said}, {"role": "assistant", "content": "yes"}]
-    counts, charged = Counted(3000), list[int]()
+    counts, charged = CountingPipeline(3000), list[int]()
     pipeline, context = cast("Pipeline", counts), cast("RequestContext", None)
     tools = response_tools(None, None, None)
     kept = await truncated(pipeline, context, messages, tools, Rendering(), 100, charged.append)

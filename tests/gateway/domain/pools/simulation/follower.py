@@ -7,13 +7,13 @@ import math
 from collections import deque
 
 from gateway.domain.pools.scaling import BUSY, DOWN_AFTER_S
-from tests.gateway.domain.pools.simulation.site import Served
+from tests.gateway.domain.pools.simulation.site import PoolRecord
 
 REACTION_S = 4
 """Seconds from a load to a replica that starts for it: reported, decided, planned and begun in a second each."""
 
 
-def waits_s(served: Served) -> list[float]:
+def waits_s(served: PoolRecord) -> list[float]:
     """Return the seconds that each request of a pool would wait, in the order in which the requests came.
 
     In each second the follower has all replicas for which the load of some second asked that lies a reaction and a load

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.domain.pools.scaling import BUSY, COOL_DOWN_S, DOWN_AFTER_S, STEP_S
-from tests.gateway.domain.pools.simulation.site import Served
+from tests.gateway.domain.pools.simulation.site import PoolRecord
 
 Numbers = npt.NDArray[np.int64]
 
 _NEVER = 1 << 60
 
 
-def replica_seconds(served: Served) -> int:
+def replica_seconds(served: PoolRecord) -> int:
     """Return the fewest replica-seconds, loading included, with which a pool could have been served.
 
     The oracle knows all requests to come, all load times, and what bounds and machines allow in each second. It has as
@@ -30,7 +30,7 @@ def replica_seconds(served: Served) -> int:
     return fewest(in_time(ready, [each.load_s for each in served.seconds]), most)
 
 
-def needs(served: Served, num_steps: int) -> Numbers:
+def needs(served: PoolRecord, num_steps: int) -> Numbers:
     """Return the number of ready replicas for each second so that no request waits, with at most `BUSY` of places in
     use.
     """

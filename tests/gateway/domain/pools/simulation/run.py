@@ -7,7 +7,7 @@ import numpy as np
 from gateway.domain.pools.capacity import Host, Needs
 from gateway.domain.pools.scaling import Bounds, decide
 from tests.gateway.domain.pools.simulation import demand
-from tests.gateway.domain.pools.simulation.site import GIB, Decide, Machine, Served, Site
+from tests.gateway.domain.pools.simulation.site import GIB, Decide, Machine, PoolRecord, Site
 
 NUM_MACHINES = 6
 REPLICA_GIB = 4
@@ -16,7 +16,7 @@ KILL_EVERY_S = 1800
 SLOW_EVERY_S = 10_000
 
 
-def run(seed: int, num_steps: int, decide: Decide = decide) -> list[Served]:
+def run(seed: int, num_steps: int, decide: Decide = decide) -> list[PoolRecord]:
     """Simulate two pools on six machines for a number of seconds, and return them.
 
     The second pool runs on half of the machines alone, and excludes one of these.
@@ -39,7 +39,7 @@ def run(seed: int, num_steps: int, decide: Decide = decide) -> list[Served]:
     pools, coming = [], []
     for place, needs in enumerate(wholes):
         service_s, most = float(rng.choice([3, 8, 20])), int(rng.integers(4, 13))
-        served = Served(
+        served = PoolRecord(
             f"pool_{place}",
             Bounds(int(rng.integers(0, 2)), most),
             needs,

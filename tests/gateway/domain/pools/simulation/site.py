@@ -66,7 +66,7 @@ class Change(msgspec.Struct, frozen=True):
     """True if the earlier number was outside the bounds."""
 
 
-class Second(msgspec.Struct, frozen=True):
+class PoolSecond(msgspec.Struct, frozen=True):
     """The numbers of one pool in one second."""
 
     num_engines: int
@@ -79,7 +79,7 @@ class Second(msgspec.Struct, frozen=True):
     """The seconds that an engine started now takes to load."""
 
 
-class Served:
+class PoolRecord:
     """The record of one pool of a site.
 
     takes: for each second, the durations in seconds of the requests that come in it.
@@ -98,7 +98,7 @@ class Served:
         self.reported: Load | None = None
         self.used_s = -NEVER_S
         self.changes: list[Change] = []
-        self.seconds: list[Second] = []
+        self.seconds: list[PoolSecond] = []
         self.losses: list[int] = []
         self.whys: list[str] = []
 
@@ -135,7 +135,7 @@ class Site:
     def __init__(
         self,
         machines: Sequence[Machine],
-        pools: Sequence[Served],
+        pools: Sequence[PoolRecord],
         load_s: Callable[[int], int],
         decide: Decide = decide,
     ) -> None:
@@ -174,18 +174,18 @@ class Site:
                 if each.place.host_id == host_id:
                     self._end(served, each)
 
-    def kill(self, served: Served, engine_id: str) -> None:
+    def kill(self, served: PoolRecord, engine_id: str) -> None:
         """Make one engine fail."""
         self._interrupt(served, {engine_id})
         self._end(served, served.engines[engine_id])
 
-    def _end(self, served: Served, engine: Engine) -> None:
+    def _end(self, served: PoolRecord, engine: Engine) -> None:
         if engine.state == "draining":
             del served.engines[engine.id]
         else:
             engine.state, engine.moves_at_s = "failed", self.now_s + PAUSE_S
 
-    def _interrupt(self, served: Served, ids: set[str]) -> None:
+    def _interrupt(self, served: PoolRecord, ids: set[str]) -> None:
         """Restart the requests of failed engines, ahead of all others."""
         served.losses += [self.now_s for id in ids if served.engines[id].state == "ready"]
         again = [each for each in served.running if each[2] in ids]
@@ -197,7 +197,7 @@ class Site:
 
     # one second
 
-    def _move_engines(self, served: Served) -> None:
+    def _move_engines(self, served: PoolRecord) -> None:
         for each in list(served.engines.values()):
             if not self.is_up(each.place.host_id) or each.moves_at_s > self.now_s:
                 continue
@@ -208,7 +208,7 @@ class Site:
             elif each.state == "draining" and not each.num_running:
                 del served.engines[each.id]
 
-    def _serve(self, served: Served, takes: Sequence[int]) -> None:
+    def _serve(self, served: PoolRecord, takes: Sequence[int]) -> None:
         while served.running and served.running[0][0] <= self.now_s:
             served.engines[heapq.heappop(served.running)[2]].num_running -= 1
         for each in takes:
@@ -266,7 +266,7 @@ class Site:
                 case _:
                     raise AssertionError(action)
 
-    def _drain(self, served: Served, engine: Engine, *, is_lost: bool) -> None:
+    def _drain(self, served: PoolRecord, engine: Engine, *, is_lost: bool) -> None:
         if is_lost or engine.state != "ready":
             self._interrupt(served, {engine.id})
             del served.engines[engine.id]
@@ -292,12 +292,12 @@ class Site:
             assert is_met, "a replica that is wanted was not started though a machine has room"
             back_s = LEASE_S + 30 + load_s + 3
             num_lost = sum(self.now_s - each <= back_s for each in served.losses)
-            served.seconds.append(Second(len(there), num_allowed, num_lost, load_s))
+            served.seconds.append(PoolSecond(len(there), num_allowed, num_lost, load_s))
 
 
 def _row(engine: Engine) -> Replica:
     return Replica(engine.id, 1, engine.state, engine.place)
 
 
-def _needs(served: Served) -> Needs:
+def _needs(served: PoolRecord) -> Needs:
     return served.pool.revisions[1].needs

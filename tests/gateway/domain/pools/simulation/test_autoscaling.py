@@ -26,7 +26,7 @@ from gateway.domain.pools.scaling import (
 from tests.gateway.domain.pools.simulation.follower import REACTION_S, waits_s
 from tests.gateway.domain.pools.simulation.oracle import Numbers, fewest, in_time, replica_seconds
 from tests.gateway.domain.pools.simulation.run import run
-from tests.gateway.domain.pools.simulation.site import Change, Served
+from tests.gateway.domain.pools.simulation.site import Change, PoolRecord
 from tests.seeds import seeds
 
 CI_RUNS, FULL_RUNS = 3, 10
@@ -65,13 +65,13 @@ def opposite(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
     return found
 
 
-def of_oracle(pools: Sequence[Served]) -> float:
+def of_oracle(pools: Sequence[PoolRecord]) -> float:
     """Return the ratio of pools' replica-seconds to the oracle's."""
     used = sum(second.num_engines for served in pools for second in served.seconds)
     return used / sum(replica_seconds(each) for each in pools)
 
 
-def waits(served: Served) -> Iterator[tuple[float, float, int]]:
+def waits(served: PoolRecord) -> Iterator[tuple[float, float, int]]:
     """Yield the wait of each request, its wait at the follower, and how long an engine loads meanwhile.
 
     A request that waits at the end counts as served then.
@@ -84,12 +84,12 @@ def waits(served: Served) -> Iterator[tuple[float, float, int]]:
         yield waited_s, min(there_s, left_s), max(load_s[request.came_at_s : request.came_at_s + waited_s + 1])
 
 
-def too_late(served: Served) -> float:
+def too_late(served: PoolRecord) -> float:
     """Return the longest wait in seconds beyond the follower's wait, a reaction and a load time."""
     return max((here_s - there_s - REACTION_S - load_s for here_s, there_s, load_s in waits(served)), default=0)
 
 
-def more_late(served: Served) -> float:
+def more_late(served: PoolRecord) -> float:
     """Return the share of requests that wait longer than `LONGEST_WAIT_S`, less the follower's share."""
     late = [(here_s > LONGEST_WAIT_S) - (there_s > LONGEST_WAIT_S) for here_s, there_s, _ in waits(served)]
     return sum(late) / max(len(late), 1)
@@ -128,7 +128,7 @@ def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: 
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_a_decider_that_is_slow_lavish_or_hasty_is_found_out(
-    decider: Callable[..., Decision], is_broken: Callable[[Sequence[Served]], bool]
+    decider: Callable[..., Decision], is_broken: Callable[[Sequence[PoolRecord]], bool]
 ) -> None:
     assert any(is_broken(run(seed, CI_STEPS, decider)) for seed in range(CI_RUNS))
 
