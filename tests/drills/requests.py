@@ -79,7 +79,7 @@ class ExpensiveRequest(msgspec.Struct, frozen=True):
 class Size(msgspec.Struct, frozen=True):
     """The size of a measurement.
 
-    one_in: of this number of dear requests, one is sent. rounds: alone and beside them, of phase_s seconds each.
+    one_in: one dear request of this number is sent. rounds: alone and beside them, of phase_s seconds each.
     """
 
     one_in: int = 1

@@ -1,4 +1,4 @@
-"""What `engine.scheduling.block_manager` uses: the pool of blocks, their hashes, cached prefixes, slots for states.
+"""The parts of `engine.scheduling.block_manager`: the pool of blocks, their hashes, cached prefixes, slots for states.
 
 block_pool      which blocks are used, which keep what they held, and which go first
 block_hashes    what makes two blocks equal
