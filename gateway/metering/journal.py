@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -33,6 +32,7 @@ from gateway.metering.format import (
     frame,
 )
 from gateway.metering.unsettled import Unsettled
+from gateway.support.threads import OwnThread
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Journal:
         self._durable = 0
         self._dirty = asyncio.Event()
         self._synced = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "journal")
+        self._thread = OwnThread("journal")
         self._syncer: asyncio.Task[None] | None = None
 
     @property
@@ -148,6 +148,7 @@ class Journal:
         """
         self._left = self._folder.segments()
         self._begin_segment()
+        self._thread.start()
         self._syncer = asyncio.create_task(self._keep_synced())
 
     async def flush(self, timeout_s: float) -> bool:
@@ -167,7 +168,7 @@ class Journal:
         if self._syncer is not None:
             self._syncer.cancel()
             await asyncio.wait([self._syncer])
-        await asyncio.to_thread(self._thread.shutdown)
+            await asyncio.to_thread(self._thread.stop)
         self._close_retired()
         if self._segment is not None:
             self._segment.close()
@@ -243,7 +244,7 @@ class Journal:
         The position is in this segment, which began with all older records that matter.
         """
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
+            await self._thread.call(segment.sync)
         except OSError as error:
             if self._segment is segment:
                 self._give_up_segment(error)
