@@ -102,7 +102,7 @@ class Copier:
             [
                 (entry.event, entry.ended.record.usage)
                 for entry in entries
-                if entry.ended.attempt in new and not entry.ended.superseded
+                if entry.attempt in new and not entry.ended.superseded
             ]
         )
         self._metrics.usage_written.inc(len(new))

@@ -39,6 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
     ended: Ended
     tag: MeterTag
     event: UsageEvent
+    attempt: Attempt
 
     @classmethod
     def of(cls, ended: Ended) -> Entry:
@@ -47,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True):
         Raises msgspec.DecodeError or UnicodeDecodeError: when the record carries no tag of ours.
         """
         tag = decode_tag(ended.record.meter)
-        return cls(ended, tag, usage_event(ended, tag))
+        return cls(ended, tag, usage_event(ended, tag), ended.attempt)
 
 
 class Ledger:
@@ -86,14 +87,14 @@ class Ledger:
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
         """Add the tokens that engines reported themselves, each count once: with the row that it made or improved."""
         own = [entry for entry in entries if entry.ended.engine_id]
-        known_before = [entry.event for entry in own if entry.ended.attempt not in new]
+        known_before = [entry.event for entry in own if entry.attempt not in new]
         counted = new
         if known_before:
             attempts = [(event.request_id, event.attempt, event.created_at) for event in known_before]
             counted = new | await corrected_here(conn, attempts)
         tokens: dict[str, tuple[int, int]] = {}
         for entry in own:
-            if entry.ended.attempt in counted:
+            if entry.attempt in counted:
                 usage = entry.ended.record.usage
                 prompt, completion = tokens.get(entry.ended.engine_id, (0, 0))
                 completion += usage.completion_tokens + usage.discarded_tokens
@@ -108,7 +109,7 @@ class Ledger:
         of_others = Counter(
             entry.tag.journal_id
             for entry in entries
-            if entry.ended.attempt in new and entry.tag.journal_id != self._journal_id
+            if entry.attempt in new and entry.tag.journal_id != self._journal_id
         )
         if of_others:
             await settle_journals(conn, of_others)

@@ -87,12 +87,12 @@ class Meter:
         """Record the usage of a request that has ended."""
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it
-        superseded = (usage.request_id, usage.attempt) in self._superseded
+        attempt = (usage.request_id, usage.attempt)
+        superseded = attempt in self._superseded
         disowned = not superseded and (usage.request_id.split(".", 1)[0], usage.attempt) in self._disowned
-        ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded or disowned, refused)
-        self._journal.end(ended)
+        self._journal.end(Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded or disowned, refused))
         if source is not None:
-            self._acknowledgements.add(source, ended.attempt, self._journal.position)
+            self._acknowledgements.add(source, attempt, self._journal.position)
         if superseded:
             pass  # the reservation is the later attempt's
         elif disowned:

@@ -5,7 +5,6 @@ It is the sum of a journal's records, whoever reads them. Pure: no files, no clo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -52,7 +51,7 @@ class Unsettled:
         self.adopted: dict[str, None] = {}
         self.num_bytes = 0
         self.num_strays = 0
-        self._attempts: Counter[tuple[str, int]] = Counter()  # of what is in `ended`
+        self._attempts: dict[tuple[str, int], int] = {}  # how many of each are in `ended`
 
     @property
     def num_open(self) -> int:
@@ -68,11 +67,12 @@ class Unsettled:
             case Opened(request_id, attempt):
                 self.running[request_id, attempt] = Running(record)
             case Ended():
-                self.running.pop(record.attempt, None)
-                if record.key not in self.ended:
-                    self.ended[record.key] = record
+                ended_attempt, key = record.attempt, record.key
+                self.running.pop(ended_attempt, None)
+                if key not in self.ended:
+                    self.ended[key] = record
                     self.num_bytes += _num_bytes(record)
-                    self._attempts[record.attempt] += 1
+                    self._attempts[ended_attempt] = self._attempts.get(ended_attempt, 0) + 1
             case Copied(keys):
                 for key in keys:
                     self._forget(key)
@@ -107,9 +107,9 @@ class Unsettled:
         ended = self.ended.pop(key, None)
         if ended is not None:
             self.num_bytes -= _num_bytes(ended)
-            self._attempts[ended.attempt] -= 1
-            if not self._attempts[ended.attempt]:
-                del self._attempts[ended.attempt]
+            num_left = self._attempts.pop(ended.attempt) - 1
+            if num_left:
+                self._attempts[ended.attempt] = num_left
 
     def _progress(self, count: Count) -> None:
         running = self.running.get((count.request_id, count.attempt))
