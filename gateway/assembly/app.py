@@ -180,7 +180,6 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=2 * KEEP_ALIVE_S,  # uvicorn's own: the bound comes before
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + ENDING_S),  # the server comes before that
     )
 

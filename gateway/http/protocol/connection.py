@@ -184,7 +184,6 @@ class Connection(HttpToolsProtocol):
         if not self._is_refused:
             self._is_silent = False
             body_of = self._with_body()
-            self._unset_keepalive_if_required()
             try:
                 self._parse(data)
             except httptools.HttpParserError:
@@ -264,8 +263,14 @@ class Connection(HttpToolsProtocol):
             self._is_silent = True
 
     def on_response_complete(self) -> None:
-        """Record the end of a reply, of which bytes may still wait in the write buffer."""
-        super().on_response_complete()
+        """Record the end of a reply, of which bytes may still wait in the write buffer, and begin the next request.
+
+        In uvicorn's place, which would set a timer for each idle connection: `State.IDLE` has a bound.
+        """
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         self._is_silent = True
         self._changed()
 

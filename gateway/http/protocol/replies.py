@@ -6,10 +6,13 @@ Names of uvicorn's are tested in `tests/gateway/http/test_uvicorn_names.py`. Kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+_OF_TEXT = bytes([*b"\t", *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""The bytes that a header's value may have."""
 
 
 class LastWrites:
@@ -25,7 +28,55 @@ def fitting(cycle: RequestResponseCycle, app: Any) -> Any:
     """Return the application with the replies of one request fitted to what its client can read."""
     if cycle.scope["http_version"] == "1.0":
         return _without_chunks(cycle, app)
-    return _ending_unasked(cycle, app) if cycle.waiting_for_100_continue else app
+    return _ending_unasked(cycle, app) if cycle.waiting_for_100_continue else _beginning_quickly(cycle, app)
+
+
+class _Sent(Awaitable[None]):
+    """The result of a `send` that was over at once."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_SENT = _Sent()
+
+
+def _beginning_quickly(cycle: RequestResponseCycle, app: Any) -> Any:
+    """Return the application for a usual client. The heads of usual replies take a third of uvicorn's time."""
+
+    def send(message: Any) -> Awaitable[None]:
+        if message["type"] == "http.response.start" and _is_begun(cycle, message):
+            return _SENT
+        return cycle.send(message)
+
+    return lambda scope, receive, _: app(scope, receive, send)
+
+
+def _is_begun(cycle: RequestResponseCycle, message: Any) -> bool:
+    """Send the head of a reply with status 200 as uvicorn would, and return True. Leave all that is unusual to uvicorn.
+
+    That no value begins a line of its own is seen by one look at the whole head, instead of one at each header.
+    """
+    is_usual = message["status"] == 200 and cycle.scope["method"] != "HEAD"
+    if not is_usual or cycle.flow.write_paused or cycle.disconnected or not cycle.keep_alive:
+        return False
+    headers = cycle.default_headers + message["headers"]
+    parts, length = [STATUS_LINE[200]], None
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+        if name == b"content-length":
+            length = int(value)
+        elif name in (b"connection", b"transfer-encoding"):
+            return False
+    parts.append(b"\r\n" if length is not None else b"transfer-encoding: chunked\r\n\r\n")
+    head = b"".join(parts)
+    num_lines = len(headers) + (2 if length is not None else 3)
+    if head.translate(None, _OF_TEXT) != b"\r\n" * num_lines:
+        return False
+    cycle.response_started, cycle.waiting_for_100_continue = True, False
+    cycle.chunked_encoding, cycle.expected_content_length = length is None, length or 0
+    cycle.transport.write(head)
+    return True
 
 
 def _ending_unasked(cycle: RequestResponseCycle, app: Any) -> Any:

@@ -24,11 +24,10 @@ from uvicorn.server import ServerState
 
 from gateway.http import server, uvicorn_server
 from gateway.http.protocol import connection, replies
-from gateway.http.protocol.replies import LastWrites
+from gateway.http.protocol.replies import LastWrites, fitting
 from tests.patience import PATIENCE_S
 
 HEAD = b"POST /path HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
-KEEP_ALIVE_S = 100
 
 
 class Wire(asyncio.Transport):
@@ -65,9 +64,7 @@ class Place:
             {"type": "http.response.body", "body": b"ok"},
         ]
         self.events: list[str] = []
-        config = uvicorn.Config(
-            self.app, timeout_keep_alive=KEEP_ALIVE_S, log_config=None, lifespan="off", interface="asgi3"
-        )
+        config = uvicorn.Config(self.app, log_config=None, lifespan="off", interface="asgi3")
         self.protocol: Any = _Noted(self.events, config=config, server_state=ServerState(), app_state={"kept": 1})
         self.wire: Any = Wire()
         self.protocol.connection_made(self.wire)
@@ -241,12 +238,50 @@ async def test_pipeline_has_the_requests_behind_the_one_that_runs(place: Place) 
     await place.reply()
 
 
-async def test_unset_keepalive_if_required_stops_the_timer_of_an_idle_connection(place: Place) -> None:
+async def test_on_response_complete_resumes_reading_and_begins_the_next_request_of_the_pipeline(place: Place) -> None:
     place.protocol.data_received(HEAD + b"body")
+    place.protocol.data_received(HEAD + b"body")
+    assert place.protocol.flow.read_paused and place.events.count("start") == 1
+    ((cycle, _),) = place.protocol.pipeline
     await place.reply()
-    timer = place.protocol.timeout_keep_alive_task
-    place.protocol._unset_keepalive_if_required()
-    assert timer.cancelled() and place.protocol.timeout_keep_alive_task is None
+    await place.reply()
+    assert place.events.count("start") == 2
+    assert cycle.response_complete and not place.protocol.flow.read_paused
+
+
+def _sent_quickly(cycle: RequestResponseCycle, message: dict[str, Any]) -> Any:
+    """Return the result of a reply's message that is sent as the connection lets applications send."""
+    return fitting(cycle, lambda scope, receive, send: send(message))(None, None, None)
+
+
+@pytest.mark.parametrize("headers", [[(b"content-length", b"2")], [(b"x-one", b"1"), (b"x-two", b"a\tb \xe9")]])
+async def test_a_quick_head_is_that_of_default_headers_and_status_line_and_begins_the_reply_as_uvicorns(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    states = []
+    for is_quick in (False, True):
+        place = Place()
+        place.protocol.server_state.default_headers = [(b"date", b"now")]
+        place.protocol.data_received(HEAD + b"body")
+        cycle, message = place.protocol.cycle, {"type": "http.response.start", "status": 200, "headers": headers}
+        await (_sent_quickly(cycle, message) if is_quick else cycle.send(message))
+        state = (cycle.response_started, cycle.chunked_encoding, cycle.expected_content_length, cycle.keep_alive)
+        states.append((place.wire.written, state, cycle.waiting_for_100_continue))
+        place.messages.pop(0)
+        await place.reply()
+    assert states[0] == states[1] and b"200 OK\r\ndate: now\r\n" in states[0][0]
+
+
+@pytest.mark.parametrize("value", [b"1\r\nx-other: 2", b"1\n", b"1\rx", b"\x00", b"\x7f"])
+async def test_a_value_that_is_no_text_is_refused(place: Place, value: bytes) -> None:
+    place.protocol.data_received(HEAD + b"body")
+    cycle = place.protocol.cycle
+    message = {"type": "http.response.start", "status": 200, "headers": [(b"x-one", value)]}
+    with pytest.raises(RuntimeError, match="Invalid HTTP header value"):
+        await _sent_quickly(cycle, message)
+    assert place.wire.written == b""
+    for task in place.protocol.tasks:
+        task.cancel()
 
 
 async def test_the_transport_of_a_cycle_is_written_to_asked_and_closed_and_nothing_else(place: Place) -> None:
