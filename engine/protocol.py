@@ -309,7 +309,7 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_preemptions_total: int = 0
     """Times that a choice of the batch band gave its memory or its adapter's slot up to others."""
     batch_recomputed_tokens_total: int = 0
-    """Tokens of the batch band that were computed again after that."""
+    """Tokens of the batch band that were computed again, since their choice had given its memory up."""
     step_seconds_total: float = 0.0
     """Seconds that all steps took together."""
     step_counts: list[int] = []
@@ -320,8 +320,8 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped_usage_total: int = 0
     """Final counts of requests for which the engine had no room."""
     ended_prompt_tokens_total: int = 0
-    """Prompt tokens of requests that have ended, as their final counts say; ledgers take as many of this engine in
-    the end."""
+    """Prompt tokens of requests that have ended, as their final counts say. In the end the ledgers contain as many
+    tokens of this engine."""
     ended_completion_tokens_total: int = 0
     """Completion tokens of requests that have ended, as their final counts say, discarded tokens included."""
     adapter_loads_total: int = 0

@@ -40,7 +40,7 @@ class PinnedTransfers:
         return pinned.to(self._device, non_blocking=True)
 
     def fetch(self, tensor: Tensor) -> FetchedTensor:
-        """Launch the copy of a tensor to pinned memory, and return it as arriving."""
+        """Launch the copy of a tensor to pinned memory, and return the arriving tensor."""
         pinned = self._pinned(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
         pinned.copy_(tensor, non_blocking=True)
         return ArrivingTensor(pinned, self._accelerator.compute.record())

@@ -22,9 +22,9 @@ class ShrinkSums(NamedTuple):
     """The order in which the products of a row are added."""
 
     split_length: int
-    """Numbers of `in` in one program."""
+    """The number of inputs that one program sums."""
     block_k: int
-    """Numbers of these at a time."""
+    """The number of inputs that a program reads at a time."""
 
 
 class ShrinkBlocks(NamedTuple):

@@ -123,7 +123,8 @@ def _properties(described: dict[str, Any], schema: dict[str, Any]) -> set[str]:
 
 
 def dear_requests(described: dict[str, Any]) -> Iterator[ExpensiveRequest]:
-    """Yield each field of each body with each filling, and each header with texts of the largest size."""
+    """Yield requests with each filling in each field of each body, and with texts of the largest size in each
+    header."""
     filled = fillings()
     for path, field in fields_of(described):
         good = {"model": BASE} | MINIMAL.get(path, {})

@@ -23,7 +23,7 @@ from kernels.gpu.launch import Arguments, Launch, blocks_of, dot_precision
 from kernels.gpu.quantized.sums import MOST_SPLIT_ROWS, finish, num_splits, partials_of, sum_launch
 
 STEPS = (128, 64, 32)
-"""The inputs that are multiplied at once, which are all of one group; the first that fits."""
+"""The numbers of inputs that may be multiplied at once. The first number that divides a group's inputs is used."""
 
 
 class Int4Weight(NamedTuple):

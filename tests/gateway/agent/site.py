@@ -249,7 +249,7 @@ class _Caller:
         self.is_there = asyncio.Event()
         self.finals: dict[str, asyncio.Future[Final | None]] = {}
         self.resident: set[str] = set()
-        """The adapters on the engine's device, by its last heartbeat, which all who are connected get."""
+        """The adapters on the engine's device, by its last heartbeat, which each connected gateway receives."""
 
     def connected(self, welcome: Welcome) -> None:
         self.is_there.set()

@@ -176,7 +176,7 @@ def test_what_a_migration_takes_away(sql: str, taken: list[str]) -> None:
 
 
 def test_migrations_after_the_first_release_add_alone() -> None:
-    """The older ones that take away were written before anything was released, and say so."""
+    """Older migrations that take something away were written before the first release, and say so."""
     taking = {script.name for script in read_migrations() if taken_away(script.sql)}
     assert {name for name in taking if name >= "0068"} == set()
     assert "0030_sealed_secrets" in taking
