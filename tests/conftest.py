@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 import kernels.cpu.library
 from gateway.db.pool import Database
@@ -23,6 +24,10 @@ if not Path("/dev/nvidiactl").exists():
 
 # Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
+
+# Examples have no deadline, and may be slow to make: on a busy machine one of milliseconds may take a second.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 _SIGNS = ("test_experiment_arms.py", "test_signatures.py")
 """End-to-end test files that share an installation of their own, so that they run beside those of the other one."""

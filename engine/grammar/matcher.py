@@ -17,12 +17,15 @@ class GrammarMatcher:
 
     Its processor time is a bucket that every token fills a little: a grammar whose masks stay expensive ends its own
     completion rather than slow down every step of its neighbors.
+
+    burst_s: the size of the bucket, in seconds.
     """
 
-    def __init__(self, matcher: LLMatcher, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, matcher: LLMatcher, eos_token_ids: tuple[int, ...], *, burst_s: float = MASK_BURST_S) -> None:
         self._matcher = matcher
         self._eos = eos_token_ids
-        self._budget_s = MASK_BURST_S
+        self._burst_s = burst_s
+        self._budget_s = burst_s
         self._failure = ""
         self._spent_s = 0.0  # on the next token, so far
         self._expected_cost_s = FIRST_TOKEN_S
@@ -52,7 +55,7 @@ class GrammarMatcher:
             self._pay(time.thread_time() - started_s)
         if self._failure:
             raise MatcherError(self._failure)
-        self._budget_s = min(MASK_BURST_S, self._budget_s + MASK_PER_TOKEN_S)
+        self._budget_s = min(self._burst_s, self._budget_s + MASK_PER_TOKEN_S)
         self._expected_cost_s, self._spent_s = self._spent_s, 0.0
 
     @property

@@ -34,13 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser_house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserHouse]:
     with open_house(databases.create("browser"), tmp_path_factory.mktemp("browser")) as house:
         yield house
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def chromium(browser_house: BrowserHouse) -> AsyncIterator[Browser]:
     path = find_chromium()
     assert path is not None, "no Chromium here: python -m tests.browser.install"
@@ -50,20 +50,20 @@ async def chromium(browser_house: BrowserHouse) -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cookies() -> dict[str, dict[str, Any]]:
-    """Return login cookies by email, kept for the session since checking a password is slow."""
+    """Return login cookies by email, kept for all tests since checking a password is slow."""
     return {}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def contexts() -> dict[tuple[str, Mode], BrowserContext]:
-    """Return browser contexts by email and mode, kept for the session so that later tests find files in the browser's
+    """Return browser contexts by email and mode, kept for all tests so that later tests find files in the browser's
     cache."""
     return {}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def idle() -> dict[BrowserContext, list[Page]]:
     """Return the idle pages of each context: pages that a test has left, emptied, with the dashboard loaded."""
     return defaultdict(list)

@@ -17,7 +17,7 @@ NUM_SLOTS = 8
 """Slots of the engine's device, so few that most of many adapters are evicted again and again."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def installation(open_folder: Path) -> Iterator[Installation]:
     installation = Installation(open_folder / "installation")
     installation.start()
@@ -26,7 +26,7 @@ def installation(open_folder: Path) -> Iterator[Installation]:
         installation.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def signs(open_folder: Path) -> Iterator[Installation]:
     """Give two gateways over a model whose adapters identify themselves; tests leave them running."""
     model = make_signature_model(open_folder / "signature-model")

@@ -28,7 +28,7 @@ class House(msgspec.Struct, frozen=True):
         return self.gateway.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with open_house(databases.create("house"), tmp_path_factory.mktemp("house")) as house:
         yield house

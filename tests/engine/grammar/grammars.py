@@ -12,12 +12,13 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
-from engine.grammar.limits import PARSER_LIMITS
+from engine.grammar.limits import MASK_BURST_S, PARSER_LIMITS
 from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.vocabulary import load_vocabulary
 from engine.grammar.worker import judge
 from engine.protocol import Grammar
 from tests.demo import demo_model_dir
+from tests.patience import PATIENCE_S
 
 VOCAB_SIZE = 49152
 EOS = (2, 0)
@@ -48,13 +49,18 @@ def refusal(grammar: Grammar) -> str:
     return judge(vocabulary(), grammar).error or ""
 
 
-def matchers(grammar: Grammar) -> Callable[[], GrammarMatcher]:
+def matchers(grammar: Grammar, *, is_bounded: bool = False) -> Callable[[], GrammarMatcher]:
     """Return a function that makes matchers of a grammar as the compiler's make_matcher does, without its thread and
-    process."""
+    process.
+
+    is_bounded: whether a matcher has the budget of processor time that the engine gives one. Without it, no test fails
+    because a busy machine made the first masks slow.
+    """
     verdict = judge(vocabulary(), grammar)
     assert verdict.error is None, verdict.error
     prototype = LLMatcher(vocabulary(), verdict.text, limits=PARSER_LIMITS, log_level=0)
-    return lambda: GrammarMatcher(prototype.deep_copy(), EOS)
+    burst_s = MASK_BURST_S if is_bounded else PATIENCE_S
+    return lambda: GrammarMatcher(prototype.deep_copy(), EOS, burst_s=burst_s)
 
 
 def allowed_ids(matcher: GrammarMatcher, vocab_size: int = VOCAB_SIZE) -> NDArray[np.intp]:

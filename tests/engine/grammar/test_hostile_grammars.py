@@ -197,8 +197,8 @@ def test_another_tenants_grammars_come_through_a_flood() -> None:
         finals = [engine.answers[name].final for name in engine.answers if name.startswith("flood")]
         refused = [final.error for final in finals if final.error is not None]
         assert answer.final.finish_reason == "stop"
-        num_ended = len(finals) - len(refused)
-        assert num_ended <= 2
-        assert len(refused) >= 200 - MAX_WAITING_PER_TENANT - 1 - num_ended  # one is being compiled
+        assert len(finals) - len(refused) <= 2
+        # One is being compiled, and two have been: these have ended, or run on where the machine is busy.
+        assert len(refused) >= 200 - MAX_WAITING_PER_TENANT - 1 - 2
         assert all(error.code == "queue_full" and error.retry_after_s for error in refused)
         engine.abort(*(f"flood {number}" for number in range(200)))

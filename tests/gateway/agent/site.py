@@ -248,6 +248,8 @@ class _Caller:
     def __init__(self) -> None:
         self.is_there = asyncio.Event()
         self.finals: dict[str, asyncio.Future[Final | None]] = {}
+        self.begun: set[str] = set()
+        """The requests of which the engine has sent a token."""
         self.resident: set[str] = set()
         """The adapters on the engine's device, by its last heartbeat, which each connected gateway receives."""
 
@@ -255,8 +257,10 @@ class _Caller:
         self.is_there.set()
 
     def received(self, message: EngineMessage) -> None:
-        for final in message.finals if isinstance(message, StepOutputs) else ():
-            self.finals[final.request_id].set_result(final)
+        if isinstance(message, StepOutputs):
+            self.begun.update(delta.request_id for delta in message.deltas)
+            for final in message.finals:
+                self.finals[final.request_id].set_result(final)
         if isinstance(message, Heartbeat) and message.stats is not None:
             self.resident = set(message.stats.resident_adapters)
 
@@ -282,6 +286,14 @@ class Conversation:
         self._caller.finals[request.request_id] = answer
         self._link.send(Submit(request))
         return answer
+
+    async def begun(self, num: int = 1) -> None:
+        """Wait until the engine has sent tokens of so many requests."""
+
+        async def have_begun() -> bool:
+            return len(self._caller.begun) >= num
+
+        await until(have_begun)
 
     async def use(self, adapter: str) -> None:
         """Use an adapter, and wait until a heartbeat reports it as loaded."""

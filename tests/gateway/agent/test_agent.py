@@ -332,6 +332,7 @@ async def test_a_draining_replica_ends_what_it_runs_before_it_is_stopped(host: H
     [row] = await host.ready()
     async with calling(host, row) as engine:
         answer = engine.call(num_tokens=400)  # two seconds
+        await engine.begun()
         async with host.database.acquire() as conn:
             await drain_replicas(conn, [row.id], "for the test")
         final = await answer
@@ -347,6 +348,7 @@ async def test_a_replica_that_never_ends_what_it_runs_is_stopped_when_its_time_i
     [row] = await host.ready()
     async with calling(host, row) as engine:
         answer = engine.call(num_tokens=10**6)
+        await engine.begun()
         await host.scale(pool, 0)
         await host.ready(0)
         assert (await answer) is None, "it was cut off"

@@ -29,6 +29,7 @@ async def test_a_request_that_runs_is_ended_before_the_engine_is_stopped_and_the
     assert agent.popen is not None
     async with calling(host, row) as engine:
         answer = engine.call(num_tokens=400)  # two seconds
+        await engine.begun()  # an engine that is told to end takes nothing new
         agent.popen.send_signal(signal.SIGTERM)
         final = await answer
     assert final is not None and final.error is None and final.usage.completion_tokens == 400
@@ -63,6 +64,7 @@ async def test_a_second_signal_does_not_wait_for_what_runs(host: Host) -> None:
     assert agent.popen is not None
     async with calling(host, row) as engine:
         answer = engine.call(num_tokens=10**6)
+        await engine.begun()
         agent.popen.send_signal(signal.SIGTERM)
 
         async def drains() -> bool:

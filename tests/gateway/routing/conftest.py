@@ -61,7 +61,7 @@ class City(msgspec.Struct, frozen=True):
             await conn.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def city(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
     folder: Path = tmp_path_factory.mktemp("city")
     model_dir = make_model_folder(folder / "model")
