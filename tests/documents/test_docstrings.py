@@ -6,6 +6,7 @@ The meaning of a sentence is for people to judge. The patterns here are those th
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -48,9 +49,18 @@ def _kind_of(node: ast.AST) -> str:
     return "test" if getattr(node, "name", "").startswith("test_") else "function"
 
 
+def _blocks(owner: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all below that have statements. Expressions, which are most of a file, have none."""
+    yield owner
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(owner, field, None)
+        for each in inner if isinstance(inner, list) else ():
+            yield from _blocks(each)
+
+
 def _docstrings(name: str) -> Iterator[Docstring]:
     """Yield the docstrings of a file, those below assignments too."""
-    for node in ast.walk(ast.parse((REPOSITORY / name).read_text())):
+    for node in _blocks(ast.parse((REPOSITORY / name).read_text())):
         body = getattr(node, "body", None)
         if not isinstance(body, list) or not body:
             continue
@@ -62,12 +72,12 @@ def _docstrings(name: str) -> Iterator[Docstring]:
                 yield Docstring(f"{name}:{statement.lineno}", "value", text)
 
 
-DOCSTRINGS = [
-    each
-    for name in sorted(TRACKED)
-    if name.endswith(".py") and (REPOSITORY / name).exists()
-    for each in _docstrings(name)
-]
+@functools.cache
+def docstrings() -> list[Docstring]:
+    """Return the docstrings of all files, which takes seconds: the first test that asks reads them."""
+    names = sorted(name for name in TRACKED if name.endswith(".py") and (REPOSITORY / name).exists())
+    return [each for name in names for each in _docstrings(name)]
+
 
 EVERY = ("module", "class", "function", "test", "value")
 FUNCTION = ("function",)
@@ -110,16 +120,16 @@ SIGNS: dict[str, tuple[tuple[str, ...], str]] = {
 """The kinds of docstrings that a sign is looked for in, and its pattern, by what is wrong."""
 
 
-def wrong(sign: str, docstrings: list[Docstring]) -> list[str]:
+def wrong(sign: str, among: list[Docstring]) -> list[str]:
     """Return the place and the first words of each docstring that has the sign."""
     kinds, pattern = SIGNS[sign]
     found = re.compile(pattern)
-    return [f"{each.place}: {each.text[:100]}" for each in docstrings if each.kind in kinds and found.search(each.text)]
+    return [f"{each.place}: {each.text[:100]}" for each in among if each.kind in kinds and found.search(each.text)]
 
 
 @pytest.mark.parametrize("sign", SIGNS)
 def test_no_docstring_has_the_sign(sign: str) -> None:
-    assert wrong(sign, DOCSTRINGS) == []
+    assert wrong(sign, docstrings()) == []
 
 
 BAD = {
@@ -158,5 +168,5 @@ def test_plain_sentences_have_no_sign(text: str) -> None:
 
 
 def test_docstrings_of_all_rooms_are_read() -> None:
-    assert {each.place.split("/")[0] for each in DOCSTRINGS} >= {"gateway", "engine", "kernels", "adapters", "tests"}
-    assert len(DOCSTRINGS) > 10_000
+    assert {each.place.split("/")[0] for each in docstrings()} >= {"gateway", "engine", "kernels", "adapters", "tests"}
+    assert len(docstrings()) > 10_000

@@ -73,7 +73,7 @@ def test_a_model_is_measured_by_its_first_start_alone(tmp_path: Path) -> None:
 
 @needs_library
 def test_the_demo_in_int4_is_within_its_bound_and_kept_beside_int8(tmp_path: Path, full: bool) -> None:
-    """Its first layers are, and at full size all of them."""
+    """The first layers are within it, and at full size all of them."""
     folder = tmp_path / "model"
     folder = Path(shutil.copytree(demo_model_dir(), folder)) if full else short_demo(folder, NUM_LAYERS)
     library = installed()
