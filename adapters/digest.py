@@ -1,5 +1,6 @@
-"""The identity of an adapter's content: two folders share it if modules, ranks, scalings and weights are equal.
+"""The identity of an adapter's content: two folders with equal modules and weights share it.
 
+Modules are equal if their ranks and scalings are, weights if their shapes, dtypes and bytes are.
 Metadata, padding, the order of tensors in the file and options of training don't count.
 """
 

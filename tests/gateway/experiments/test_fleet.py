@@ -112,7 +112,7 @@ async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
     """Write rows that prove harm. Return the seconds from their commit until no gateway serves the arm any more."""
     key: Key = await make_key(fleet.dsn, f"harmed-{next(_NUMBERS)}")
     made: StartedExperiment = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
-    rows = books_rows.StartedExperiment(key.organization_id, key.project_id, made.id)
+    rows = books_rows.RunningExperiment(key.organization_id, key.project_id, made.id)
     treated = next(f"user-{n}" for n in range(100) if assign(made.split, f"user-{n}", b"").arm == 1)
     await send(
         conn, rows, [UnitRequest(unit(n), n % 2, finish_reason="error" if n < 8 else "stop") for n in range(100)]
@@ -196,7 +196,7 @@ async def test_one_unit_of_many_is_forgotten_within_a_second(
     key = await make_key(fleet.dsn, "forgetful")
     await conn.execute(_METRICS, key.project_id)
     made = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
-    rows = books_rows.StartedExperiment(key.organization_id, key.project_id, made.id)
+    rows = books_rows.RunningExperiment(key.organization_id, key.project_id, made.id)
     (request_id,) = await send(conn, rows, [UnitRequest(unit(0), at=LONG_AGO)])
     await vote(conn, rows, 1, request_id=request_id, at=LONG_AGO)
     await until_counted(conn)
