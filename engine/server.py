@@ -95,6 +95,14 @@ class InFlight(msgspec.Struct, frozen=True):
     """When the request arrived, where it is traced."""
 
 
+class Successor(msgspec.Struct, frozen=True):
+    """A request that waits for the end of an earlier attempt at it, which another gateway had sent."""
+
+    gateway: bytes
+    request: GenerateRequest
+    arrived_unix_ns: int
+
+
 class EngineServer:
     """A server that talks to gateways for one engine on one endpoint.
 
@@ -135,6 +143,7 @@ class EngineServer:
         self._credits = limits.max_num_seqs + limits.max_waiting
         self._sessions: dict[bytes, Session] = {}
         self._in_flight: dict[str, InFlight] = {}
+        self._successors: dict[str, Successor] = {}
         self._usage = UsageBook()
         self._stats = EngineStats()
         self._drain_requested = False
@@ -226,8 +235,7 @@ class EngineServer:
         self._sessions[gateway].last_message_s = time.monotonic()
         message = f"the engine (Lorikeet {VERSION}) is older than the gateway and cannot read this request: {why}"
         error = EngineError("draining", message, retry_after_s=5.0)
-        usage = Usage(prompt_tokens=0, completion_tokens=0)
-        return self._send(gateway, StepOutputs(finals=[Final(request_id, "error", usage, error)]))
+        return self._end_unstarted(gateway, request_id, error)
 
     def _take(self) -> tuple[bytes, bytes, str]:
         """Return the next message: its gateway, its frame, and the public key of the gateway's host.
@@ -254,8 +262,12 @@ class EngineServer:
                 self._submit(gateway, session, request, time.time_ns() if trace else 0)
             case Abort(request_id):
                 flight = self._in_flight.get(request_id)
+                successor = self._successors.get(request_id)
                 if flight is not None and flight.gateway == gateway:
                     self._mailbox.command(message)
+                elif successor is not None and successor.gateway == gateway:
+                    del self._successors[request_id]
+                    self._end_unstarted(gateway, request_id)
             case AckUsage(keys):
                 self._usage.acknowledge(keys, session.database_id)
             case LoadAdapter() | UnloadAdapter():
@@ -298,10 +310,14 @@ class EngineServer:
         elif request.batch is None and session.num_in_flight >= self._credits:
             error = EngineError("queue_full", f"more than {self._credits} requests in flight", retry_after_s=1.0)
         elif (earlier := self._in_flight.get(request.request_id)) is not None:
-            error = self._refuse_for(earlier, gateway, session, request.request_id)
+            if self._takes_over(earlier, gateway, session, request):
+                return self._succeed(Successor(gateway, request, arrived_unix_ns))
+            error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
         if error is not None:
-            usage = Usage(prompt_tokens=0, completion_tokens=0)
-            return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
+            return self._end_unstarted(gateway, request.request_id, error)
+        return self._start(gateway, session, request, arrived_unix_ns)
+
+    def _start(self, gateway: bytes, session: Session, request: GenerateRequest, arrived_unix_ns: int) -> None:
         num_batch_choices = 0 if request.batch is None else request.n
         session.num_in_flight += not num_batch_choices
         if num_batch_choices:
@@ -311,16 +327,42 @@ class EngineServer:
         )
         return self._mailbox.command(request)
 
-    def _refuse_for(self, earlier: InFlight, gateway: bytes, session: Session, request_id: str) -> EngineError:
-        """Return the error of a request whose id an earlier request still has.
+    def _end_unstarted(self, gateway: bytes, request_id: str, error: EngineError | None = None) -> None:
+        """End a request that the stepping thread has not seen: by an error, or as aborted."""
+        usage = Usage(prompt_tokens=0, completion_tokens=0)
+        final = Final(request_id, "abort" if error is None else "error", usage, error)
+        return self._send(gateway, StepOutputs(finals=[final]))
 
-        A gateway whose request is sent by another gateway of the same database has lost the work, for example by dying.
-        The earlier request is aborted then, and the later one can be sent again.
+    def _takes_over(self, earlier: InFlight, gateway: bytes, session: Session, request: GenerateRequest) -> bool:
+        """Tell whether a gateway takes over a request that another gateway of the same database has lost.
+
+        The number of the attempt must be higher, so that a gateway which learns late of its loss takes nothing back.
+        Gateways without a database, which probe an engine, take over nothing.
         """
-        if earlier.gateway == gateway or earlier.database_id != session.database_id:
-            return EngineError("invalid_request", f"request_id {request_id} is already running")
+        successor = self._successors.get(request.request_id)
+        latest = earlier.attempt if successor is None else successor.request.attempt
+        is_of_another = gateway != earlier.gateway and bool(session.database_id)
+        return is_of_another and session.database_id == earlier.database_id and request.attempt > latest
+
+    def _succeed(self, successor: Successor) -> None:
+        """Abort the earlier attempt at a request; the successor starts once that attempt has ended."""
+        request_id = successor.request.request_id
+        if (former := self._successors.get(request_id)) is not None:
+            error = EngineError("queue_full", f"another gateway has taken over request_id {request_id}", 1.0)
+            self._end_unstarted(former.gateway, request_id, error)
+        self._successors[request_id] = successor
         self._mailbox.command(Abort(request_id))
-        return EngineError("queue_full", f"an earlier attempt at request_id {request_id} is ending", retry_after_s=1.0)
+
+    def _start_successor(self, request_id: str) -> None:
+        """Start the request that has waited for the end of this one, if there is any."""
+        successor = self._successors.pop(request_id, None)
+        session = None if successor is None else self._sessions.get(successor.gateway)
+        if successor is None or session is None:
+            return None
+        if self._draining:
+            error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
+            return self._end_unstarted(successor.gateway, request_id, error)
+        return self._start(successor.gateway, session, successor.request, successor.arrived_unix_ns)
 
     # messages of the stepping thread
 
@@ -355,6 +397,8 @@ class EngineServer:
                 self._send(gateway, outputs)
         if any(gateway not in self._sessions for gateway in by_gateway):
             self._hand_over_usage()
+        for final in finals:
+            self._start_successor(final.request_id)
 
     def _keep_usage(self, flight: InFlight, final: Final) -> None:
         session = self._sessions.get(flight.gateway)
@@ -462,6 +506,7 @@ class EngineServer:
             return
         log.info("gateway %s %s", session.gateway_id, why)
         self._usage.orphan(gateway)
+        self._successors = {id: each for id, each in self._successors.items() if each.gateway != gateway}
         for request_id, flight in self._in_flight.items():
             if flight.gateway == gateway:
                 self._mailbox.command(Abort(request_id))

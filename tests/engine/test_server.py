@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zmq
 
-from engine.fake import BATCH_WANTED, FakeCore, fake_token
+from engine.fake import BATCH_WANTED, FakeCore, TokenOf, fake_token
 from engine.mailbox import Drained, Mailbox, ServedElsewhere
 from engine.protocol import (
     PROTOCOL_MINOR,
@@ -33,6 +33,7 @@ from engine.protocol import (
     StepOutputs,
     Submit,
     UnackedUsage,
+    Usage,
     Welcome,
     decode_from_gateway,
     encode,
@@ -46,11 +47,13 @@ LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_s
 
 
 class Engine:
-    def __init__(self, endpoint: str, tokens_per_s: float, unattended_s: float = 0.0) -> None:
+    def __init__(
+        self, endpoint: str, tokens_per_s: float, unattended_s: float = 0.0, token_of: TokenOf = fake_token
+    ) -> None:
         self.endpoint = endpoint
         mailbox = Mailbox()
         self.server = EngineServer(endpoint, "model-digest", LIMITS, mailbox, unattended_s=unattended_s)
-        self.core = threading.Thread(target=FakeCore(mailbox, tokens_per_s).run, daemon=True)
+        self.core = threading.Thread(target=FakeCore(mailbox, tokens_per_s, token_of=token_of).run, daemon=True)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.core.start()
         self.thread.start()
@@ -202,29 +205,85 @@ def test_more_requests_than_credits_are_refused_with_a_time_to_retry(engine: Eng
     assert error is not None and error.code == "queue_full" and error.retry_after_s
 
 
-def test_a_request_that_another_gateway_takes_over_ends_its_earlier_attempt_and_may_be_sent_again(
-    engine: Engine,
-) -> None:
-    one, other, stranger = engine.gateway(), engine.gateway(), engine.gateway()
-    for gateway, database in ((one, "db"), (other, "db"), (stranger, "another")):
-        gateway.hello(database)
+def taken_over(engine: Engine) -> tuple[Gateway, Gateway]:
+    """Return two gateways of one database: the request "r" of the first one runs."""
+    one, other = engine.gateway(), engine.gateway()
+    for gateway in (one, other):
+        gateway.hello("db")
         gateway.receive(Welcome)
     one.send(Submit(request("r", max_tokens=900)))
     one.receive(StepOutputs)
-    for gateway in (one, stranger):
-        gateway.send(Submit(request("r", max_tokens=1)))
-        error = gateway.final("r").error
+    return one, other
+
+
+def test_a_request_that_another_gateway_takes_over_starts_once_its_earlier_attempt_has_ended(engine: Engine) -> None:
+    one, other = taken_over(engine)
+    other.send(Submit(request("r", max_tokens=2, attempt=2)))
+    assert one.final("r").finish_reason == "abort"
+    final = other.final("r")
+    assert (final.finish_reason, final.usage.completion_tokens, final.error) == ("length", 2, None)
+
+
+def test_no_gateway_takes_over_an_equal_attempt_or_a_request_of_its_own_of_another_database_or_of_a_probe(
+    engine: Engine,
+) -> None:
+    one, other = taken_over(engine)
+    stranger, probe, other_probe = engine.gateway(), engine.gateway(), engine.gateway()
+    for gateway, database in ((stranger, "another"), (probe, ""), (other_probe, "")):
+        gateway.hello(database)
+        gateway.receive(Welcome)
+    probe.send(Submit(request("p", max_tokens=900)))
+    probe.receive(StepOutputs)
+    for gateway, request_id, attempt in (
+        (other, "r", 0),
+        (one, "r", 1),
+        (stranger, "r", 1),
+        (probe, "r", 1),
+        (other_probe, "p", 1),
+    ):
+        gateway.send(Submit(request(request_id, max_tokens=1, attempt=attempt)))
+        error = gateway.final(request_id).error
         assert error is not None and (error.code, error.message) == (
             "invalid_request",
-            "request_id r is already running",
+            f"request_id {request_id} is already running",
         )
 
-    other.send(Submit(request("r", max_tokens=1, attempt=2)))
-    error = other.final("r").error
-    assert error is not None and error.code == "queue_full" and error.retry_after_s
+
+@pytest.mark.parametrize("way", ["abort", "goodbye", "third gateway"])
+def test_a_request_that_waits_for_its_earlier_attempt_can_end_before_it_starts(tmp_path: Path, way: str) -> None:
+    goes_on = threading.Event()
+
+    def token_of(request: GenerateRequest, position: int, index: int) -> int:
+        if request.attempt == 0 and position:
+            goes_on.wait(PATIENCE_S)  # the step lasts until the later attempts have come
+        return fake_token(request, position, index)
+
+    engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=200, token_of=token_of)
+    one, other = taken_over(engine)
+    third = engine.gateway()
+    third.hello("db")
+    third.receive(Welcome)
+    other.send(Submit(request("r", max_tokens=2, attempt=2)))
+    if way == "abort":
+        other.send(Abort("r"))
+        assert other.final("r") == Final("r", "abort", Usage(prompt_tokens=0, completion_tokens=0))
+    else:
+        other.hello("db")
+        other.receive(Welcome)  # so that the engine has the request before the third gateway's
+    if way == "goodbye":
+        other.send(Goodbye())
+    third.send(Submit(request("r", max_tokens=3, attempt=3)))
+    if way == "third gateway":
+        error = other.final("r").error
+        assert error is not None and (error.code, error.retry_after_s) == ("queue_full", 1.0)
+    else:
+        third.hello("db")
+        third.receive(Welcome)
+    goes_on.set()
     assert one.final("r").finish_reason == "abort"
-    other.send(Submit(request("r", max_tokens=1, attempt=2)))
-    assert other.final("r").finish_reason == "length"
+    final = third.final("r")
+    assert (final.finish_reason, final.usage.completion_tokens) == ("length", 3)
+    engine.close()
 
 
 def test_batch_work_takes_no_credits_of_others_and_its_own_are_shared_out_in_heartbeats(tmp_path: Path) -> None:
