@@ -84,8 +84,7 @@ class LoraConfig(msgspec.Struct, frozen=True):
         """Return why PEFT would not load a tensor of this module, or None if PEFT would.
 
         module: a name such as `model.layers.0.self_attn.q_proj`. of_parameter: the name is a parameter's. A
-        target_modules that
-        is a regular expression is a stranger's program, and not run.
+        target_modules that is a regular expression is a stranger's program, and not run.
         """
         if of_parameter:
             return None if _is_named(module, self.target_parameters or []) else _NOT_NAMED.format("target_parameters")

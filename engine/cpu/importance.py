@@ -53,7 +53,7 @@ NOTHING = Importance({})
 
 @cache
 def text_digest() -> str:
-    """Return a short digest of the text, which is part of what matrices were made of."""
+    """Return a short digest of `TEXT`: stored matrices name it, since their rounding depends on the text measured."""
     return hashlib.sha256(TEXT.read_bytes()).hexdigest()[:12]
 
 

@@ -217,8 +217,7 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     """Return the functions that make a model's weights in a dtype.
 
     A quantized head that is tied to the embedding also gives the rows of tokens. model_dir: the folder of the model,
-    whose
-    blocks `gguf` reads.
+    whose blocks `gguf` reads.
 
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """

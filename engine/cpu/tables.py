@@ -308,7 +308,7 @@ def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace)
 
 
 def _wait_for_helpers() -> None:
-    """Return once no thread of the native kernels reads what steps that are over used."""
+    """Wait until no thread of the native kernels reads the tables of steps that have ended."""
     library = installed()
     if library is not None:
         library.functions.lorikeet_wait_for_helpers()

@@ -37,7 +37,10 @@ def states_of(
     make_embedding: MakeEmbedding,
     cache_dtype: torch.dtype,
 ) -> TextStates:
-    """Return the states of a text's tokens. cache_dtype: the dtype that keys and values are rounded to.
+    """Compute a text as one prompt in float32, and return the hidden state of each token after the last layer.
+
+    make_linear, make_embedding: make the products of one layer at a time from its weights.
+    cache_dtype: the dtype that keys and values are rounded to.
 
     Raises UnsupportedModel: when the files of the weights are not those of a model that the engine computes.
     """

@@ -59,9 +59,8 @@ class ThreadCount:
         """Return the number of threads that can have a processor each, or `most` if no processor is left.
 
         others: the number of processors that other work used. If processors were short, all threads and processes
-        shared them
-        alike, so the number of others is taken to be larger by the ratio of our threads' number to the processors they
-        had.
+        shared them alike, so the number of others is taken to be larger by the ratio of our threads' number to the
+        processors they had.
         """
         left = self._num_processors - others
         if left <= 0:

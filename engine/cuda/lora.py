@@ -87,8 +87,8 @@ class ExpertChunks(NamedTuple):
     ) -> ChunkTable:
         """Return the table of the weights of each chunk: its expert's share of the weights in its slot.
 
-        columns: the
-        columns of the group in the table; size: (in, out) of each of its projections.
+        columns: the columns of the group in the table.
+        size: (in, out) of each of the group's projections.
         """
         virtual, _, counts = self.work.chunks.long().unbind(1)
         num_experts = len(self.rows.counts)

@@ -54,7 +54,9 @@ class Verifier:
         self._is_at_work = False
 
     async def verify(self, organization_id: str) -> Verification:
-        """Read the content of all versions of the organization's adapters; this takes as long as reading all bytes.
+        """Check by their digests that the contents of the organization's adapters are in the store and undamaged.
+
+        All bytes of all versions are read. The number of unreferenced contents is that of the whole store.
 
         Raises Conflict: when another verification runs.
         Raises Overloaded: when the store does not answer.

@@ -33,9 +33,10 @@ WAIT_S = 10.0
 
 
 class Reports:
-    """The turns of one gateway's reports: one at a time for each key or person, within a share of the time; few in all.
+    """Lends connections to the reports of one gateway, so that reports leave time for everything else.
 
-    It knows nothing of what a report reads.
+    A key or person reads one report at a time and, after a burst, during at most a share of the time. The gateway reads
+    at most `MAX_AT_ONCE` reports at a time. It knows nothing of what a report reads.
     """
 
     def __init__(

@@ -228,9 +228,9 @@ async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mappin
 
 
 async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetime.timedelta = GRACE) -> Counted | None:
-    """Add the outcomes of units whose windows ended, in the caller's transaction.
+    """Add the outcomes of up to `most` units whose windows ended at least `grace` ago, in the caller's transaction.
 
-    None while another transaction changes units.
+    Return None while another transaction changes units.
     """
     if not await try_lock(conn):
         return None

@@ -90,9 +90,11 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
 def with_outcomes_before(
     states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]
 ) -> dict[UnitId, UnitState]:
-    """Return units' states with their outcomes before their first exposure.
+    """Return the states, each with the covariates of its unit: the outcomes before the first exposure (`before_of`).
 
-    states: the states of each unit in all experiments of a project that have the same source of units.
+    They come from the unit's states in the project's other experiments. States of units never exposed are left out.
+
+    states: for each unit, its states in all experiments of a project that have the same source of units.
     """
     alike: dict[tuple[str, str, bytes], list[tuple[str, UnitState]]] = {}
     for (experiment_id, digest), state in states.items():

@@ -26,7 +26,7 @@ class Form(msgspec.Struct, frozen=True):
     required: tuple[str, ...]
     optional: tuple[str, ...]
     texts: tuple[str, ...] = ()
-    """The parts that are plain text; any other is a file, or text as well."""
+    """The names of the parts that are text; all other parts are described as binary."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     have no name."""
     has_end_mark: bool = True
     """True: the last event of a stream is `[DONE]`."""
-    accepted: type[msgspec.Struct] | None = None
+    accepted_reply: type[msgspec.Struct] | None = None
     """The struct of the JSON reply with status 202, where the work goes on."""
     statuses: Mapping[int, type[msgspec.Struct]] = {}
     """The structs of JSON replies to failures that have a body of their own, by status."""

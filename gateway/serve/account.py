@@ -97,7 +97,7 @@ def _out_of_reach(settings: Settings, account: Account) -> str | None:
     return lines[-1] if lines and lines[-1].startswith("/") else str(Path(__file__).parents[2])
 
 
-def hand_over(settings: Settings, account: Account) -> None:
+def give_data_files(settings: Settings, account: Account) -> None:
     """Make a user the owner of their files in the data folder, as far as the files are root's.
 
     This process holds the folder's lock. Walks by descriptors and follows no link: an engine that an earlier start left

@@ -20,7 +20,7 @@ from gateway.observability.metrics import empty_shared_metrics
 from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError, runtime_dsn, runtime_password
 from gateway.postgres.placement import PlacementError
 from gateway.serve import second_pool
-from gateway.serve.account import hand_over, owner_of_models, server_account, take_back
+from gateway.serve.account import give_data_files, owner_of_models, server_account, take_back
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ, worker_command
@@ -100,7 +100,7 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):
             model_dir = prepare_model(settings, terminal.report, owner_of_models(settings, account))
         if account is not None:
-            hand_over(settings, account)
+            give_data_files(settings, account)
             step_down(account)
             stack.callback(step_up)
         else:

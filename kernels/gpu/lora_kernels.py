@@ -273,15 +273,16 @@ def expand_kernel(
 
 
 @triton.jit
-def store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept):
-    """Add the deltas to gate and up, and store silu(gate) * up.
+def store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, mask):
+    """Store silu(gate + gate_scaling * gate_delta) * (up + up_scaling * up_delta) to the pointers `target`.
 
-    gate and up are rounded as if they were stored with their deltas.
+    gate, up and the deltas are blocks of values. Both sums are rounded to target's dtype first, as if they had been
+    stored. mask: the elements that are stored.
     """
     dtype = target.dtype.element_ty
     gate = (gate.to(tl.float32) + gate_scaling * gate_delta).to(dtype).to(tl.float32)
     up = (up.to(tl.float32) + up_scaling * up_delta).to(dtype).to(tl.float32)
-    tl.store(target, (gate / (1.0 + tl.exp(-gate)) * up).to(dtype), mask=kept)
+    tl.store(target, (gate / (1.0 + tl.exp(-gate)) * up).to(dtype), mask=mask)
 
 
 @triton.jit

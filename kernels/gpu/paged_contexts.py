@@ -19,7 +19,7 @@ class PagedContexts(NamedTuple):
     query_starts: Tensor
     """[B + 1] int32: rows [query_starts[b], query_starts[b + 1]) of q are the sequence's newest positions."""
     max_context_len: int
-    """A bound over all b that the host knows, which shapes the grid of decodes."""
+    """An upper bound of all `context_lens`, known without reading the device; it shapes the grid of decode kernels."""
     block_size: int
     tiles: QueryTiles | None = None
     """The tiles of the queries; None where every sequence has one query."""

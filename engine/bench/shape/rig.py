@@ -99,7 +99,7 @@ class Rig:
         self.step(Plan([], step))
 
     def launch(self, plan: Plan) -> Step:
-        """Launch a plan. The plan's tokens are pending until `take`."""
+        """Launch a plan. Each sequence's token is pending until `take`."""
         step = self.runner.launch(plan)
         for chunk in plan.chunks:
             take_launch(chunk)
@@ -111,7 +111,7 @@ class Rig:
             take_result(chunk, result, frozenset())
 
     def step(self, plan: Plan) -> None:
-        """Compute a plan, and take its tokens."""
+        """Compute a plan, wait for it, and append the chosen tokens to the sequences."""
         self.take(plan, self.launch(plan))
 
     @torch.inference_mode()

@@ -89,7 +89,8 @@ class AdapterController(Controller):
     @post(
         status_code=200,
         request_max_body_size=None,
-        opt=needs("adapters.write", form=FORM, body=AddFromSource) | shape(reply=PutAdapter, accepted=AdapterImport),
+        opt=needs("adapters.write", form=FORM, body=AddFromSource)
+        | shape(reply=PutAdapter, accepted_reply=AdapterImport),
     )
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller

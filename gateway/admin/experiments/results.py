@@ -79,8 +79,7 @@ class ExperimentResultController(Controller):
         """Return an experiment's results as a look at them shows now. Each number holds however often anybody looks.
 
         The query `metric` names the only metric to show; `as_of`, in Unix seconds, asks for the latest look that was
-        kept up to
-        then. `segment` names a kind of segments, each of which is shown as well, by the sums of now.
+        kept up to then. `segment` names a kind of segments, each of which is shown as well, by the sums of now.
         """
         metric, as_of = request.query_params.get("metric"), _read_time(request.query_params.get("as_of"))
         kind = _read_kind(request.query_params.get("segment"))

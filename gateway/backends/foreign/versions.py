@@ -24,9 +24,9 @@ class VersionRange(msgspec.Struct, frozen=True):
     """The versions of one kind of server with which its driver was tested, and where a server reports its own."""
 
     path: str
-    """The path of a reply that is a JSON object."""
+    """The path at which a server reports its version, in a JSON object."""
     field: str
-    """The name of the version's field in the reply."""
+    """The name of the field of that object that holds the version."""
     least: tuple[int, ...]
     """The oldest version."""
     last: tuple[int, ...] = ()

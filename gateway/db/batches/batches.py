@@ -1,4 +1,4 @@
-"""Batches as their projects see them, and the ends of their rows. Batches of a purged project are not shown."""
+"""Batches as their projects see them, and the deletion of their rows. Batches of a purged project are not shown."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""SQL of billing."""
+"""SQL of billing: price book, periods, charges, adjustments, credits, invoices, exports and their deliveries."""

@@ -242,7 +242,7 @@ async def note_failed(
 ) -> None:
     """Record a failed attempt to deliver the export of a period.
 
-    It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is never given up.
+    The export is due again after first_delay, which doubles with each attempt up to LONGEST_DELAY, and never given up.
     """
     await conn.execute(_FAILED, run.delivery.id, run.period, error, first_delay, LONGEST_DELAY)
 

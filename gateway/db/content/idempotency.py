@@ -64,7 +64,11 @@ async def claim_slot(
     alive: datetime.timedelta,
     lasts: datetime.timedelta,
 ) -> bool:
-    """Claim a slot; return whether this request is the one that executes."""
+    """Claim a slot; return whether this request is the one that executes.
+
+    alive: the time after which the request counts as lost without another sign of life (`touch_slots`).
+    lasts: the time after which the slot expires, and the key may be used anew.
+    """
     return bool(await conn.fetchval(_CLAIM, slot.project_id, slot.key_sha256, fingerprint, request_id, alive, lasts))
 
 
@@ -169,7 +173,7 @@ _FREE_ALL = """
 
 
 async def free_slots(conn: Connection, claims: Collection[tuple[Slot, str]]) -> None:
-    """Free many slots as `free_slot` does, given as {slot, request id}."""
+    """Free many slots as `free_slot` does, given as (slot, request id)."""
     await conn.execute(_FREE_ALL, *_columns(claims))
 
 
@@ -193,7 +197,10 @@ _TOUCH = """
 
 
 async def touch_slots(conn: Connection, running: Collection[tuple[Slot, str]], alive: datetime.timedelta) -> None:
-    """Record signs of life of the requests that a gateway executes, given as (slot, request id)."""
+    """Record signs of life of the requests that a gateway executes, given as (slot, request id).
+
+    alive: the time after which a request counts as lost without another sign of life.
+    """
     await conn.execute(_TOUCH, *_columns(running), alive)
 
 

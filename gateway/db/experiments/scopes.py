@@ -98,13 +98,14 @@ async def notify_webhooks(conn: Connection, organization_id: str, event: str, da
 
 
 class Reweighting(msgspec.Struct, frozen=True):
-    """An experiment whose enrolment is closed for new weights."""
+    """An experiment that enrols no new units until its next weights are in force. For the fields see `Split`."""
 
     id: str
     seed: bytes
     slots: bytes
     tables: Sequence[bytes]
     ended: Sequence[int]
+    """The indexes of arms that have ended."""
     next_weights: Sequence[int]
 
 
@@ -123,10 +124,10 @@ _REWEIGHTING = """
 async def next_reweighting(
     conn: Connection, closed_for: datetime.timedelta, known_after: datetime.timedelta
 ) -> Reweighting | None:
-    """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends.
+    """Return an experiment whose enrolment has been closed for `closed_for`, locked until the transaction ends.
 
-    By then, all exposures up to `known_after` after the closing are written and in the ledger. Gateways that are silent
-    for long are not waited for.
+    All exposures up to `known_after` after the closing are written and in the ledger by then; gateways that have been
+    silent for `SILENT_FOR` are not waited for. None where no experiment is that far.
     """
     row = await conn.fetchrow(_REWEIGHTING, closed_for, known_after, SILENT_FOR)
     return None if row is None else Reweighting(**row)

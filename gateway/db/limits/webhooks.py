@@ -201,7 +201,7 @@ async def claim_deliveries(
 ) -> list[Delivery]:
     """Claim up to count of the deliveries that are due, one of each webhook that is not busy.
 
-    A delivery is this caller's alone until it is due again, after a delay that doubles each time.
+    A delivery is this caller's alone until it is due again: after first_delay, which doubles with each attempt.
     """
     rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, list(busy))
     return [Delivery(**row) for row in rows]

@@ -163,9 +163,8 @@ async def set_retention(
 ) -> None:
     """Set which content of a project may be kept from now on; the caller's transaction has locked the project.
 
-    Content that may not be kept any more is not shown, and is deleted in the background: replies and logged content are
-    not
-    shown again when they are allowed again.
+    Content that may not be kept any more is not shown, and is deleted in the background: replies and logged content
+    are not shown again when they are allowed again.
     """
     await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
 
@@ -201,8 +200,8 @@ async def archive_project(
 ) -> list[str]:
     """End a project that the caller's transaction has locked; return the ids of its keys, which are revoked.
 
-    The project's name is free, its keys are dead, and its content will be purged. Keys are revoked one by one as well,
-    for gateways that know nothing of archived projects.
+    The project's name is free, its keys are dead, and its content will be purged after `retention`. Keys are revoked
+    one by one as well, for gateways that know nothing of archived projects.
     """
     revoked = await revoke_keys(conn, project_id=project_id)
     await conn.execute(_ARCHIVE, organization_id, project_id, retention)

@@ -57,7 +57,7 @@ async def create_token(
     labels: Mapping[str, str],
     lasts: datetime.timedelta,
 ) -> HostToken:
-    """Return a new token, of which the caller knows the text."""
+    """Store a token that expires after `lasts`, by the digest of its text, which only the caller knows; return it."""
     row = await conn.fetchrow(
         _CREATE, token_id, digest, organization_id, name, msgspec.json.encode(labels).decode(), lasts
     )

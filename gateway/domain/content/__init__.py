@@ -1,1 +1,1 @@
-"""Pure parts of kept content."""
+"""The format of the keys that encrypt the content that gateways keep for tenants. No I/O."""

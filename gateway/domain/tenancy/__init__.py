@@ -1,1 +1,1 @@
-"""Pure parts of tenancy: callers, their keys, roles and permissions."""
+"""Decisions about callers, without I/O: keys, roles and permissions, addresses, passwords and second factors."""

@@ -22,7 +22,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class ExperimentFields:
-    """The part of a request that experiments are about. It is checked only once an experiment asks for it."""
+    """The unit that a request names, and the arm that it asks for, as experiments read them from headers and body.
+
+    Values are checked only when an experiment reads them: other requests are not refused for them.
+    """
 
     __slots__ = ("_arm", "_body", "_caller", "_off", "_unit")
 

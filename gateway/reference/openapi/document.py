@@ -68,7 +68,7 @@ def document(app: Litestar) -> dict[str, Any]:
 def _kinds(found: Iterable[Operation]) -> Iterator[Any]:
     for each in found:
         shape = each.shape
-        kinds = (each.body, each.reply, shape.accepted, *kinds_of(shape), *shape.statuses.values())
+        kinds = (each.body, each.reply, shape.accepted_reply, *kinds_of(shape), *shape.statuses.values())
         yield from (kind for kind in kinds if kind is not None)
 
 

@@ -83,8 +83,8 @@ def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
 def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
     """Return the `responses` of an operation, by status."""
     described = {"200": _good(each, schema_of)}
-    if each.shape.accepted is not None:
-        described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted]))
+    if each.shape.accepted_reply is not None:
+        described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted_reply]))
     for status in failure_statuses(each):
         described[str(status)] = {"$ref": f"#/components/responses/{FAILURES[status].name}"}
     for status, kind in each.shape.statuses.items():

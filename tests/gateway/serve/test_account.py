@@ -15,7 +15,7 @@ import pytest
 
 from gateway.postgres.embedded import SOCKET_NAME, EmbeddedPostgres
 from gateway.serve import account as accounts
-from gateway.serve.account import hand_over, server_account
+from gateway.serve.account import give_data_files, server_account
 from gateway.serve.supervisor import Child
 from gateway.settings import Settings
 from gateway.support.accounts import Account, system_account, this_account
@@ -119,7 +119,7 @@ def test_what_is_theirs_is_handed_over_and_nothing_that_a_link_names(
     for folder in reached.rglob("*/"):
         if not folder.is_symlink():
             folder.chmod(0o700)
-    hand_over(settings, account)
+    give_data_files(settings, account)
 
     def owner(name: str) -> int:
         return (reached / name).lstat().st_uid
@@ -139,7 +139,7 @@ def test_what_is_theirs_is_handed_over_and_nothing_that_a_link_names(
     assert open_to_others(reached) == []
     assert stat.S_IMODE(reached.stat().st_mode) == 0o1771, "they add files, and remove none of root's"
     before = {path: path.lstat().st_uid for path in reached.rglob("*")}
-    hand_over(settings, account)
+    give_data_files(settings, account)
     assert {path: path.lstat().st_uid for path in reached.rglob("*")} == before
 
 

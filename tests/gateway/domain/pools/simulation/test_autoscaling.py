@@ -32,8 +32,8 @@ from tests.seeds import seeds
 CI_RUNS, FULL_RUNS = 3, 10
 CI_STEPS, FULL_STEPS = 4_000, 10_000
 MOST_OF_ORACLE = 1.3
-MORE_LATE = 0.01
-"""The largest allowed share of requests that wait longer than `LONGEST_WAIT_S`, beyond the follower's."""
+MOST_LATE = 0.01
+"""The largest allowed `excess_late_share`."""
 
 
 def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> None:
@@ -42,8 +42,8 @@ def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> 
         pools = run(seed, steps)
         for served in pools:
             assert opposite(served.changes) == [], f"seed {seed}"
-            assert too_late(served) <= 0, f"seed {seed}: a request waits a load time longer than at the follower"
-            assert more_late(served) <= MORE_LATE, f"seed {seed}"
+            assert excess_wait_s(served) <= 0, f"seed {seed}: a request waits more than a load time longer"
+            assert excess_late_share(served) <= MOST_LATE, f"seed {seed}"
         ratio = of_oracle(pools)
         if full:
             print(f"seed {seed}: {ratio:.3f} of the oracle's replica-seconds", flush=True)
@@ -72,8 +72,9 @@ def of_oracle(pools: Sequence[PoolRecord]) -> float:
 
 
 def waits(served: PoolRecord) -> Iterator[tuple[float, float, int]]:
-    """Yield the wait of each request, its wait at the follower, and how long an engine loads meanwhile.
+    """Yield each request's wait, its wait at an ideal follower, and an engine's load time, all in seconds.
 
+    The follower (`waits_s`) is what the autoscaler is compared with. The load time is the longest during the wait.
     A request that waits at the end counts as served then.
     """
     end_s = len(served.seconds)
@@ -84,13 +85,13 @@ def waits(served: PoolRecord) -> Iterator[tuple[float, float, int]]:
         yield waited_s, min(there_s, left_s), max(load_s[request.came_at_s : request.came_at_s + waited_s + 1])
 
 
-def too_late(served: PoolRecord) -> float:
-    """Return the longest wait in seconds beyond the follower's wait, a reaction and a load time."""
+def excess_wait_s(served: PoolRecord) -> float:
+    """Return the largest excess of a request's wait over the ideal follower's, a reaction and a load time together."""
     return max((here_s - there_s - REACTION_S - load_s for here_s, there_s, load_s in waits(served)), default=0)
 
 
-def more_late(served: PoolRecord) -> float:
-    """Return the share of requests that wait longer than `LONGEST_WAIT_S`, less the follower's share."""
+def excess_late_share(served: PoolRecord) -> float:
+    """Return the share of requests that wait longer than `LONGEST_WAIT_S`, less the same share at an ideal follower."""
     late = [(here_s > LONGEST_WAIT_S) - (there_s > LONGEST_WAIT_S) for here_s, there_s, _ in waits(served)]
     return sum(late) / max(len(late), 1)
 
@@ -121,7 +122,7 @@ def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: 
 @pytest.mark.parametrize(
     ("decider", "is_broken"),
     [
-        (doubling, lambda pools: max(map(too_late, pools)) > 0 or max(map(more_late, pools)) > MORE_LATE),
+        (doubling, lambda pools: max(map(excess_wait_s, pools)) > 0 or max(map(excess_late_share, pools)) > MOST_LATE),
         (lavish, lambda pools: of_oracle(pools) > MOST_OF_ORACLE),
         (hasty, lambda pools: any(opposite(each.changes) for each in pools)),
     ],
