@@ -97,7 +97,8 @@ class Probes:
     def start(self, key: str, is_resident: bool) -> list[GenerateRequest]:
         """Start a probe, and return the requests to run now.
 
-        A probe of the same adapter that is under way answers this one, too.
+        A probe of the same adapter that is under way answers this one, too. is_resident: False: the requests come from
+        `loaded`, once the adapter has been loaded.
         """
         if key in self._probes:
             return []

@@ -35,7 +35,11 @@ class ExpertRows(NamedTuple):
 
 
 def route(logits: Tensor, num_chosen: int, *, normalized: bool) -> tuple[Tensor, Tensor]:
-    """Return the shares [N, K] fp32 and the numbers [N, K] int64 of the chosen experts, by router logits [N, E]."""
+    """Return the shares [N, K] fp32 and the numbers [N, K] int64 of the K = num_chosen best experts of each token.
+
+    logits: the router's [N, E]. normalized: True: softmax over the chosen experts alone, so that the shares of a token
+    sum to 1; False: over all E experts.
+    """
     logits = logits.float()
     best, chosen = torch.topk(logits, num_chosen, dim=-1)
     if normalized:

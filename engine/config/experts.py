@@ -12,7 +12,10 @@ MOST_EXPERTS = 1 << 12
 
 
 def experts_of(raw: Raw, count_key: str, *, normalized: bool, **fields: Any) -> Experts:
-    """Return the experts of a config. count_key: the key of their number; fields: others of `Experts`.
+    """Return the experts of a config.
+
+    count_key: the key of their number. normalized: True: the shares of a token's chosen experts sum to 1.
+    fields: others of `Experts`.
 
     Raises UnsupportedModel: for numbers that do not go together.
     """

@@ -18,6 +18,8 @@ _UNBOUNDED = ([0.0, {"__float__": "Infinity"}], [0, {"__float__": "Infinity"}], 
 def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
     """Return the layers of Qwen3.5 or Qwen3-Next with a gated delta rule: as `layer_types` says, or three of four.
 
+    is_grouped: as for `Recurrence`.
+
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
     period, num_layers = whole(raw, "full_attention_interval"), raw["num_hidden_layers"]

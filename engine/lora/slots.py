@@ -83,7 +83,7 @@ class Slots:
         return sum(slot.num_bytes for slot in self)
 
     def num_held_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
-        """Return the number of taken bytes that no eviction would give back now."""
+        """Return the number of taken bytes that no eviction would give back now. for_batch: as for `make_room`."""
         return self.num_bytes - sum(slot.num_bytes for slot in self._evictable(now_s, for_batch))
 
     @property
@@ -102,7 +102,10 @@ class Slots:
         return slot
 
     def reserve(self, key: str, since_s: float, now_s: float, *, for_batch: bool = False) -> bool:
-        """Reserve a slot for this adapter, if need be after an eviction; return False if there is none."""
+        """Reserve a slot for this adapter, if need be after an eviction; return False if there is none.
+
+        since_s: the time at which the adapter was first asked for. for_batch: as for `make_room`.
+        """
         index = next((index for index, slot in enumerate(self._slots) if slot is None), None)
         if index is None:
             evictable = self._evictable(now_s, for_batch)
@@ -121,7 +124,10 @@ class Slots:
         slot.adapter = slot.staged = None  # a reference that remains holds no memory that the next load may need
 
     def make_room(self, num_bytes: int, now_s: float, *, for_batch: bool = False) -> bool:
-        """Evict adapters until num_bytes fit; evict nothing and return False if they would not."""
+        """Evict adapters until num_bytes fit; evict nothing and return False if they would not.
+
+        for_batch: True: the room is for batch work, so no adapter is evicted that interactive requests used of late.
+        """
         evictable = self._evictable(now_s, for_batch)
         excess = self.num_bytes + num_bytes - self.max_bytes
         if excess > sum(slot.num_bytes for slot in evictable):

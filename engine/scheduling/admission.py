@@ -49,7 +49,7 @@ class Admission:
         """Have a waiting sequence run, charged to its tenant.
 
         Return False, and change nothing, without memory for it: then it is not overtaken, else large requests would
-        never start.
+        never start. num_spare, max_recent: as for `BlockManager.start`.
         """
         if not self._band.running.start(sequence, num_spare, max_recent=max_recent):
             return False

@@ -98,7 +98,7 @@ class BlockManager:
         return self._find_prefix(sequence).end * self.block_size
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
-        """Return how many free blocks `start` of a sequence takes."""
+        """Return how many free blocks `start` of a sequence takes. use_cache: True: it may reuse a cached prefix."""
         prefix = self._prefix_of(sequence, use_cache)
         num_new = sum(self._covered(sequence, prefix.end)) - self.num_tables * prefix.end
         return num_new + sum(self._pool.count_unused(blocks)[0] for blocks in prefix.blocks)
@@ -172,7 +172,10 @@ class BlockManager:
         return missing
 
     def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
-        """Make room for a sequence's first num_tokens tokens; return False, and change nothing, if too few are free."""
+        """Make room for a sequence's first num_tokens tokens; return False, and change nothing, if too few are free.
+
+        max_recent: as for `start`.
+        """
         num_new = self.num_missing(sequence, num_tokens)
         if not num_new:
             return True

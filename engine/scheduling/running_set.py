@@ -24,10 +24,13 @@ class AdapterSlots(Protocol):
         """
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
-        """Return a slot holding this adapter, now in use once more; None while the adapter is not there yet."""
+        """Return a slot holding this adapter, now in use once more; None while the adapter is not there yet.
+
+        for_batch: True: the user is batch work, which may have to leave the slot (`is_reclaimed`).
+        """
 
     def release(self, slot: int, *, for_batch: bool = False) -> None:
-        """End one use of a slot that `acquire` returned."""
+        """End one use of a slot that `acquire` returned. for_batch: as it was for `acquire`."""
 
     def is_reclaimed(self, slot: int) -> bool:
         """Tell whether batch work that uses this slot has to leave it."""

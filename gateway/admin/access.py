@@ -87,7 +87,7 @@ def needs(
     raw: bool = False,
     in_any_project: bool = False,
 ) -> dict[str, Access]:
-    """Return the `opt` of a route handler that declares its access."""
+    """Return the `opt` of a route handler that declares its access. For the arguments see `Access`."""
     access = Access(
         permission=permission,
         query=query,

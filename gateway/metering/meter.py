@@ -84,7 +84,11 @@ class Meter:
         latency_ms: float | None,
         refused: bool = False,
     ) -> None:
-        """Record the usage of a request that has ended."""
+        """Record the usage of a request that has ended.
+
+        source: acknowledges the record to the engine once it is durable; None where no engine waits for that.
+        ttft_ms, latency_ms: times to the first token and to the end; None where they are not known.
+        """
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         attempt = (usage.request_id, usage.attempt)

@@ -90,7 +90,10 @@ class BlockPool:
                 self._used_at[block] = self._num_agings
 
     def fill(self, blocks: Many[int], table: int, contents: Many[bytes], *, is_batch: bool) -> None:
-        """Record the contents of used blocks, but for contents that another block holds: one copy is enough."""
+        """Record the contents of used blocks, but for contents that another block holds: one copy is enough.
+
+        is_batch: True: the user is batch work, which does not make the blocks count as used of late.
+        """
         cached, used_at = self.cached[table], NEVER if is_batch else self._num_agings
         for block, content in zip(blocks, contents, strict=True):
             if content not in cached:
@@ -99,7 +102,10 @@ class BlockPool:
                 self._used_at[block] = used_at
 
     def let_go(self, blocks: Many[int], *, is_batch: bool) -> None:
-        """Remove a user from blocks, the last block first. Blocks with content stay cached while there is room."""
+        """Remove a user from blocks, the last block first. Blocks with content stay cached while there is room.
+
+        is_batch: as for `fill`.
+        """
         for block in reversed(blocks):
             self._references[block] -= 1
             if not is_batch:

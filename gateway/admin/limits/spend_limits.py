@@ -134,7 +134,10 @@ class OrganizationSpendLimitController(Controller):
 async def monthly_cost(
     conn: Connection, organization_id: str, project_id: str | None, *, hard: bool
 ) -> LimitOut | None:
-    """Return the limit of cost per month on all models and keys of the project, or of the organization itself."""
+    """Return the limit of cost per month on all models and keys of the project, or of the organization itself.
+
+    hard: True: the limit that refuses requests; False: the one that only alerts. None where there is no such limit.
+    """
     for standing in await limits.list_limits(conn, organization_id, project_id):
         of = standing.limit
         if (of.unit, of.window, of.model, of.api_key_id, of.hard) == ("cost_nanos", "month", None, None, hard):

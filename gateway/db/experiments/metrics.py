@@ -74,7 +74,10 @@ async def create_metric(
     labels: Mapping[str, int] | None = None,
     description: str = "",
 ) -> bool:
-    """Make a feedback metric; return False where the project has one of this name. Numbers are in millionths."""
+    """Make a feedback metric; return False where the project has one of this name.
+
+    least, most: the bounds of its values, and labels: the values that words stand for, all in millionths.
+    """
     shown = None if labels is None else msgspec.json.encode(labels).decode()
     made = await conn.fetchval(_CREATE, project_id, name, type, goal, kind, least, most, shown, description)
     return made is not None

@@ -221,7 +221,10 @@ def counts_of(sent: bytes) -> list[int]:
 
 
 def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
-    """Return each percentile as the middle of its bucket; None where there are no times."""
+    """Return each percentile as the middle of its bucket; None where there are no times.
+
+    floor_ms: the lower edge of the first bucket; each further edge is `GROWTH` times the one before.
+    """
     seen = list(accumulate(counts))
     total = seen[-1]
     if total == 0:

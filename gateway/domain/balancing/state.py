@@ -63,7 +63,10 @@ class ReplicaState:
         self._tenants_since: dict[str, int] = {}
 
     def update(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
-        """Store a new snapshot of the replica, which includes all requests that were sent before it."""
+        """Store a new snapshot of the replica, which includes all requests that were sent before it.
+
+        slow_start_s: seconds in which a new replica's share of new requests grows to the full one; 0: full at once.
+        """
         self._picture = picture
         self.available = not (picture.silent or picture.draining)
         age_s = max(0.0, now_s - picture.ready_since_s)

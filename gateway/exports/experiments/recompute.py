@@ -396,7 +396,10 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> dict[str
 
 
 def log_e(counts: list[int], shares: list[float], k: float) -> float:
-    """Return the logarithm of the evidence against counts having been split by these shares."""
+    """Return the logarithm of the evidence against counts having been split by these shares.
+
+    k: the concentration of the Dirichlet prior around the shares.
+    """
     if any(count for count, share in zip(counts, shares, strict=True) if share <= 0):
         return math.inf
     both = [(count, share) for count, share in zip(counts, shares, strict=True) if share > 0]

@@ -201,7 +201,10 @@ class _Reply(msgspec.Struct, frozen=True):
     to_bytes: TokenBytes
 
     def events(self, *, with_usage: bool, may_call: bool) -> ChatEvents:
-        """Return the encoder of the reply as a stream."""
+        """Return the encoder of the reply as a stream.
+
+        with_usage: True: a last chunk has the usage. may_call: True: the request has tools to call.
+        """
         return ChatEvents(
             partial(ChatChunk, **self.common),
             self.wire.n or 1,

@@ -99,7 +99,7 @@ class Reply:
         self._whole: ResponseObject | None = None
 
     def events(self, *, is_padded: bool) -> ResponseEvents:
-        """Return the encoder of the reply as a stream."""
+        """Return the encoder of the reply as a stream. is_padded: True: padding hides the lengths of texts."""
         return ResponseEvents(self, self._progress(), is_padded=is_padded)
 
     async def whole(self, collected: Collected) -> ResponseObject:
