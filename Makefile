@@ -87,8 +87,9 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 # every family of transformers proven or refused in words: half an hour.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
-	    tests/engine/models/test_families.py tests/engine/models/test_experts.py tests/engine/lora/test_long_texts.py \
-	    tests/e2e/test_retrieval_clients.py
+	    tests/engine/models/test_families.py tests/engine/models/test_experts.py \
+	    tests/engine/models/test_experts_in_integers.py tests/engine/lora/test_long_texts.py \
+	    tests/engine/lora/test_adapters_in_one_batch.py tests/e2e/test_retrieval_clients.py
 
 # 10,000 hostile model folders of all families: configs, weights, tokenizers. Ten minutes. FIRST_SEED goes on from one.
 long-mutants: $(VENV)/.installed-dev

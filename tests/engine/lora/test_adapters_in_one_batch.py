@@ -66,10 +66,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("family", KINDS)
-def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path) -> None:
+def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path, full: bool) -> None:
     """Prompts are longer than a cache block, a chunk and an attention window."""
     tenants = Tenants(tmp_path, family, KINDS[family])
-    requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 47, 70), max_tokens=16)
+    max_tokens = 16 if full else 6
+    requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 47, 70), max_tokens=max_tokens)
     answers = run_engine(engine_config(tenants.model_dir, tenants.store_dir, max_batched_tokens=32), requests)
     for request, name in zip(requests, names, strict=True):
         answer = answers[request.request_id]

@@ -103,6 +103,8 @@ class ExpertBase(OwnBase):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "granitemoe"])
 def test_adapters_on_parameters_of_experts_equal_peft(family: str, dtype: str, tmp_path: Path, full: bool) -> None:
+    if not full and dtype == "bfloat16" and family != "qwen3_moe":
+        pytest.skip("one family in bfloat16 is enough for each commit")
     base = ExpertBase(tmp_path, family)
     requests = base.requests(LENGTHS, 200 if full else 12)
     config = base.config(max_batched_tokens=CHUNK, dtype=dtype)
