@@ -88,7 +88,7 @@ class NativeMatrices:
         """Return the product with the matrices.
 
         Raises UnsupportedModel: when a matrix is too large or holds a number that is not finite.
-        Raises Damaged: when a kept matrix is not what was written.
+        Raises DamagedFile: when a kept matrix is not what was written.
         """
         return NativeLinear(self._matrix(matrices), bias)
 

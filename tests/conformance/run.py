@@ -21,7 +21,7 @@ BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 def installed(suite: Suite, build: Path) -> list[str]:
     """Install a suite's environment below `build`, and return the command that runs the suite.
 
-    Raises Unavailable: when the environment can't be made.
+    Raises SuiteUnavailable: when the environment can't be made.
     """
     if suite.runtime == "node":
         folder = build / "node"
