@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     replica_id: str
     generation: int
-    """The number of the start."""
+    """The number of this start among the starts of the replica; a later start has a higher one."""
     model_dir: str
     base_digest: str
     """The digest of the model that the folder must hold."""
@@ -80,7 +80,7 @@ class Spec(msgspec.Struct, frozen=True):
     """The facts by which a replica's engine is started."""
 
     generation: int
-    """The number of the start."""
+    """The number of this start among the starts of the replica; a later start has a higher one."""
     address: str
     """The ZeroMQ endpoint that the engine listens on, or the URL of the socket of a server of another maker."""
     command: Sequence[str]
@@ -96,7 +96,7 @@ class Engine(msgspec.Struct, frozen=True):
 
     replica_id: str
     generation: int
-    """The number of the start."""
+    """The number of this start among the starts of the replica; a later start has a higher one."""
     address: str
     """The endpoint or the URL of a socket, as in `Spec`."""
     pid: int | None

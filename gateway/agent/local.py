@@ -51,7 +51,7 @@ class _Note(msgspec.Struct, frozen=True):
     """The first line of a lock file. The second line is the number of the process, once there is one."""
 
     generation: int
-    """The number of the start."""
+    """The number of this start among the starts of the replica; a later start has a higher one."""
     address: str
     """The endpoint or the URL of the engine's socket."""
 

@@ -50,7 +50,7 @@ class Proof(msgspec.Struct, frozen=True):
     """
 
     path: str
-    """The path of the question."""
+    """The path of the GET request that asks the question."""
     expected: Hashable
     """The value of an answer by the known server."""
     read: Callable[[bytes], Hashable]

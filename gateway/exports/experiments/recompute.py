@@ -473,7 +473,10 @@ def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) ->
 
 
 def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> dict[str, float]:
-    """Return the interval of a quantile of counts by bucket."""
+    """Return the level-alpha interval and the estimate of the p-quantile in milliseconds, from units by bucket of time.
+
+    k: as for `log_e`.
+    """
     total = sum(counts)
     if not total:
         return {"low": 0.0, "high": math.inf, "estimate": math.nan}
