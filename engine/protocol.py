@@ -139,6 +139,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """
 
     request_id: str
+    """The id of the request. A later attempt by another gateway of the same database aborts an earlier one that still
+    runs, and starts once that has ended; any other request with the id of a running one is refused."""
     prompt_token_ids: list[int]
     sampling: SamplingParams
     tenant: str

@@ -269,6 +269,38 @@ async def test_a_base_model_whose_engines_want_no_line_holds_up_no_other(world: 
     assert (ended.row.num_completed, len(runner.begun)) == (300, 300)
 
 
+class FullPool(Pool):
+    """A fake pool without room, which counts how often it is asked in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(is_full=True)
+        self.num_asked: list[int] = []
+        self._has_turn = False
+
+    def take_batch_credit(self) -> bool | None:
+        if not self._has_turn:
+            self._has_turn = True
+            self.num_asked.append(0)
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.num_asked[-1] += 1
+        return super().take_batch_credit()
+
+    def _end_turn(self) -> None:
+        self._has_turn = False
+
+
+async def test_a_full_pool_is_asked_once_for_all_lines_of_a_batch_that_wait(world: World) -> None:
+    await world.create(file_of([chat_line(str(number), model="full") for number in range(100)]))
+    full = FullPool()
+
+    async def is_asked_again() -> bool:
+        return len(full.num_asked) >= 5
+
+    async with world.dispatching(NotingRunner(), full=full):
+        await until(is_asked_again, "the pool is not asked again", pause_s=0.05)
+    assert set(full.num_asked) == {1}
+
+
 async def test_a_line_whose_pool_has_no_replica_yet_is_begun_again_until_one_is_there(world: World) -> None:
     asked = 0
 
