@@ -34,7 +34,7 @@ SPENT = "SELECT coalesce(sum(cost_nanos), 0)::bigint FROM ledger WHERE project_i
 
 @pytest.fixture(scope="module")
 def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    flags = ("--tokens-per-s", "500")
+    flags = ("--tokens-per-s", "100")
     with running_fleet(module_dsn, tmp_path_factory.mktemp("fleet"), engine_flags=flags, jumps_s=(0,)) as fleet:
         yield fleet
 
@@ -61,7 +61,7 @@ def content(num_lines: int, max_tokens: int = MAX_TOKENS) -> bytes:
 
 async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
     """Nine batches begin at once on three gateways; as many begin as fit, and the others fail and say why."""
-    lines = content(60, max_tokens=400)  # so many tokens that none of the batches ends meanwhile
+    lines = content(60, max_tokens=400)  # four seconds, in which no line ends: its tokens would make room for others
     largest = num_begun = 0
     conn = await asyncpg.connect(fleet.dsn)
     try:

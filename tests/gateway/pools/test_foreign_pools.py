@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -18,16 +18,13 @@ from gateway.backends.foreign.server import Server
 from gateway.pools.foreign import judged_by
 from gateway.support.outbound import NotPublic
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, refusing, saying
-from tests.gateway.live import LiveGateway, Tenant, make_operator_key, make_tenant
+from tests.gateway.live import Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.live_gateway import running_gateways
 from tests.patience import PATIENCE_S
 
 ASKED = {"model": "theirs", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}
 PRICE = {"model": "theirs", "input_nanos_per_million": 2_000_000_000, "output_nanos_per_million": 4_000_000_000}
-
-NUMBERS = itertools.count(1)
-"""The numbers of tenants, so that each has a name of its own."""
 
 
 class Site:
@@ -54,17 +51,6 @@ class Site:
                 await asyncio.sleep(0.05)
         made: dict[str, Any] = reply.json()
         return made
-
-    async def remove_pools(self) -> None:
-        """Remove all pools of servers of other makers, so that the next test may use their name."""
-        for pool in (await self.operator.get("/pools")).json()["data"]:
-            if pool["engine"] == "lorikeet":
-                continue
-            path = f"/pools/{pool['id']}"
-            await self.operator.post(f"{path}/drain")
-            async with asyncio.timeout(PATIENCE_S):
-                while (await self.operator.delete(path)).status_code != 200:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.02)
 
     async def shown(self, pool_id: str, is_due: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until the admin API shows a pool in a form that `is_due` accepts, and return it."""
@@ -100,41 +86,31 @@ async def server() -> AsyncIterator[FakeServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def operator_key(module_dsn: str) -> str:
-    return asyncio.run(make_operator_key(module_dsn))
-
-
-@pytest.fixture(scope="module")
-def gateway(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    """Give the gateway of all tests, each of which has a tenant and pools of its own."""
-    folder = tmp_path_factory.mktemp("foreign")
-    with running_gateways(
-        module_dsn, make_model_folder(folder / "model"), data_dir=folder, reply_details=True
-    ) as installed:
-        yield installed.gateway
+@pytest.fixture
+async def tenant(dsn: str) -> Tenant:
+    return await make_tenant(dsn, "acme", "pirate", "1")
 
 
 @pytest.fixture
-async def tenant(module_dsn: str) -> Tenant:
-    return await make_tenant(module_dsn, f"acme-{next(NUMBERS)}", "pirate", "1")
-
-
-@pytest.fixture
-async def site(module_dsn: str, gateway: LiveGateway, operator_key: str, tenant: Tenant) -> AsyncIterator[Site]:
-    async with (
-        httpx.AsyncClient(
-            base_url=f"{gateway.url}/v1/organization",
-            headers={"authorization": f"Bearer {operator_key}"},
-            timeout=PATIENCE_S,
-        ) as operator,
-        httpx.AsyncClient(
-            base_url=gateway.url, headers={"authorization": f"Bearer {tenant.key}"}, timeout=PATIENCE_S
-        ) as asker,
-    ):
-        site = Site(gateway.url, operator, asker, module_dsn)
-        yield site
-        await site.remove_pools()
+async def site(dsn: str, tenant: Tenant, tmp_path: Path) -> AsyncIterator[Site]:
+    operator_key = await make_operator_key(dsn)
+    context = running_gateways(dsn, make_model_folder(tmp_path / "model"), data_dir=tmp_path, reply_details=True)
+    installed = await asyncio.to_thread(context.__enter__)
+    url = installed.gateway.url
+    try:
+        async with (
+            httpx.AsyncClient(
+                base_url=f"{url}/v1/organization",
+                headers={"authorization": f"Bearer {operator_key}"},
+                timeout=PATIENCE_S,
+            ) as operator,
+            httpx.AsyncClient(
+                base_url=url, headers={"authorization": f"Bearer {tenant.key}"}, timeout=PATIENCE_S
+            ) as asker,
+        ):
+            yield Site(url, operator, asker, dsn)
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
 
 
 async def test_a_server_answers_behind_a_tenants_key_and_is_billed_by_its_counts(
