@@ -29,6 +29,7 @@ constexpr int kSpins = 2000;               // before a helper sleeps: some 50 mi
 #define LORIKEET_PATIENCE_NS 3000
 #endif
 constexpr int64_t kLeastPatienceNs = LORIKEET_PATIENCE_NS;
+constexpr int64_t kBetweenMovesNs = 500000;
 
 // The present job's generation, and the next unit to claim. Helpers read the words between a load of `claim` and an
 // exchange that succeeds only if nothing was claimed or published meanwhile.
@@ -36,6 +37,7 @@ std::atomic<uint64_t> claim{kUnitMask};
 std::atomic<uint64_t> words[kWords];
 std::atomic<int64_t> job_units{0};
 std::atomic<int> job_helpers{0};
+std::atomic<int> caller_processor{-1};  // on which the present job was published
 
 // The state of each unit's last job, as generation << 2 | state. A unit that a helper computes has an older generation.
 enum : uint64_t { kDone = 1, kStoring = 2 };
@@ -140,11 +142,28 @@ bool help(int index, Helper& self) {
   }
 }
 
+// Leave the caller's processor, on which a helper only takes time from the caller. A scheduler that shares processors by
+// groups of processes may keep all threads of one group on one processor, beside other work that has the rest.
+void leave_caller(int64_t& moved_ns) {
+  const int processor = sched_getcpu();
+  if (processor < 0 || processor != caller_processor.load(std::memory_order_relaxed)) return;
+  const int64_t time_ns = now_ns();
+  if (time_ns - moved_ns < kBetweenMovesNs) return;
+  moved_ns = time_ns;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(processor, &others);
+  if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 void* helper_main(void* argument) {
   const int index = static_cast<int>(reinterpret_cast<intptr_t>(argument));
   Helper& self = *helpers[index].load(std::memory_order_seq_cst);
+  int64_t moved_ns = 0;
   for (;;) {
     const uint32_t seen = epoch.load(std::memory_order_seq_cst);
+    leave_caller(moved_ns);
     bool helped = true;
     while (helped) {
       self.computing.store(true, std::memory_order_seq_cst);
@@ -191,6 +210,7 @@ void publish(const Job& job, int64_t num_units, int wanted, uint64_t generation)
   for (int i = 0; i < kWords; i++) words[i].store(copy[i], std::memory_order_relaxed);
   job_units.store(num_units, std::memory_order_relaxed);
   job_helpers.store(wanted, std::memory_order_relaxed);
+  caller_processor.store(sched_getcpu(), std::memory_order_relaxed);
   claim.store(generation << kUnitBits, std::memory_order_seq_cst);
   epoch.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping.load(std::memory_order_seq_cst) > 0) futex(FUTEX_WAKE_PRIVATE, num_helpers > wanted ? kMaxThreads : wanted);
