@@ -22,6 +22,7 @@ from gateway.settings import Settings
 from tests.gateway.agent.ray.nodes import Nodes, needs_ray, ray_nodes
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 PORTS = range(7600, 7650)
 KEY = "a" * 40
@@ -188,7 +189,7 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
     await asyncio.sleep(0.5)  # it arranges what a signal does
     await launcher.stop(engine, 30.0 if script == OBEYS else 0.2)
     assert not is_alive(engine.pid) and launcher.running() == {}
-    ended = await told.get()
+    ended = await asyncio.wait_for(told.get(), PATIENCE_S)
     assert (ended.replica_id, ended.generation, ended.returncode, ended.last_lines) == ("replica_x", 1, code, "up")
 
 
@@ -198,7 +199,12 @@ async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_anot
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
     assert await started(launcher, ask("replica_x", 1), running_script(FAILS), spent) is not None
-    assert msgspec.structs.astuple(await told.get()) == ("replica_x", 1, 78, "no such device")
+    assert msgspec.structs.astuple(await asyncio.wait_for(told.get(), PATIENCE_S)) == (
+        "replica_x",
+        1,
+        78,
+        "no such device",
+    )
     await seen(launcher)
     engine = await started(launcher, ask("replica_x", 2), running_script(OBEYS, 2), spent)
     assert engine is not None and engine.generation == 2
