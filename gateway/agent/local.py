@@ -251,27 +251,34 @@ class LocalLauncher:
         assert engine.pid is not None
         try:
             pidfd = os.pidfd_open(engine.pid)
-        except ProcessLookupError:
-            return  # it ended just now; its lock is free the next time
+        except ProcessLookupError:  # it ended just now; its lock is free the next time
+            if popen is not None:  # its starter has yet to learn that it was started
+                asyncio.get_running_loop().call_soon(self._tell_end, engine, log_start, popen)
+            return
         process = _Process(engine, pidfd, log_start, popen, asyncio.Event())
         self._processes[engine.replica_id, engine.generation] = process
         asyncio.get_running_loop().add_reader(pidfd, self._has_ended, process)
 
     def _has_ended(self, process: _Process) -> None:
-        engine = process.engine
         if process.popen is not None:  # not reaped yet, so that the number of its group is still its own
             os.waitid(os.P_PID, process.popen.pid, os.WEXITED | os.WNOWAIT)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, signal.SIGKILL)  # processes that it left behind
-        returncode = process.popen.wait() if process.popen is not None else None
+            process.popen.wait()
+        popen = process.popen
+        self._unwatch(process)
+        del self._processes[process.engine.replica_id, process.engine.generation]
+        process.ended.set()
+        self._tell_end(process.engine, process.log_start, popen)
+
+    def _tell_end(self, engine: Engine, log_start: int, popen: subprocess.Popen[bytes] | None) -> None:
+        """Remove the files of an engine that has ended, and tell how it ended."""
+        returncode = popen.wait() if popen is not None else None
         if self._apart and returncode is not None and returncode > _SIGNALED:
             returncode = _SIGNALED - returncode
-        self._unwatch(process)
-        del self._processes[engine.replica_id, engine.generation]
         for path in _files_of(engine.address):
             path.unlink(missing_ok=True)
-        lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, process.log_start)
-        process.ended.set()
+        lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, log_start)
         self._ended(Ended(engine.replica_id, engine.generation, returncode, lines))
 
     def _unwatch(self, process: _Process) -> None:

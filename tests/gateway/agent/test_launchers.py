@@ -193,18 +193,29 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
     assert (ended.replica_id, ended.generation, ended.returncode, ended.last_lines) == ("replica_x", 1, code, "up")
 
 
+async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
+    launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+) -> None:
+    told = asyncio.Queue[Ended]()
+    launcher.watch(told.put_nowait)
+
+    async def begin(spot: Spot) -> Spec | None:
+        return Spec(1, spot.address, ["/bin/sh", "-c", "echo gone; exit 3"], {"PATH": "/usr/bin:/bin"}, spot.public_key)
+
+    assert await started(launcher, ask("replica_x", 1), begin, spent) is not None
+    ended = await asyncio.wait_for(told.get(), PATIENCE_S)
+    assert msgspec.structs.astuple(ended) == ("replica_x", 1, 3, "gone")
+    await seen(launcher)
+
+
 async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_another_generation(
     launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
     assert await started(launcher, ask("replica_x", 1), running_script(FAILS), spent) is not None
-    assert msgspec.structs.astuple(await asyncio.wait_for(told.get(), PATIENCE_S)) == (
-        "replica_x",
-        1,
-        78,
-        "no such device",
-    )
+    ended = await asyncio.wait_for(told.get(), PATIENCE_S)
+    assert msgspec.structs.astuple(ended) == ("replica_x", 1, 78, "no such device")
     await seen(launcher)
     engine = await started(launcher, ask("replica_x", 2), running_script(OBEYS, 2), spent)
     assert engine is not None and engine.generation == 2
