@@ -252,30 +252,31 @@ class LocalLauncher:
         try:
             pidfd = os.pidfd_open(engine.pid)
         except ProcessLookupError:  # it ended just now; its lock is free the next time
-            if popen is not None:  # its starter has yet to learn that it was started
-                asyncio.get_running_loop().call_soon(self._tell_end, engine, log_start, popen)
+            if popen is not None:  # its starter is told after it has learned of the start
+                asyncio.get_running_loop().call_soon(self._tell_end, engine, log_start, self._reap(popen))
             return
         process = _Process(engine, pidfd, log_start, popen, asyncio.Event())
         self._processes[engine.replica_id, engine.generation] = process
         asyncio.get_running_loop().add_reader(pidfd, self._has_ended, process)
 
     def _has_ended(self, process: _Process) -> None:
-        if process.popen is not None:  # not reaped yet, so that the number of its group is still its own
-            os.waitid(os.P_PID, process.popen.pid, os.WEXITED | os.WNOWAIT)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.popen.pid, signal.SIGKILL)  # processes that it left behind
-            process.popen.wait()
-        popen = process.popen
+        engine = process.engine
+        returncode = self._reap(process.popen) if process.popen is not None else None
         self._unwatch(process)
-        del self._processes[process.engine.replica_id, process.engine.generation]
+        del self._processes[engine.replica_id, engine.generation]
         process.ended.set()
-        self._tell_end(process.engine, process.log_start, popen)
+        self._tell_end(engine, process.log_start, returncode)
 
-    def _tell_end(self, engine: Engine, log_start: int, popen: subprocess.Popen[bytes] | None) -> None:
+    def _reap(self, popen: subprocess.Popen[bytes]) -> int:
+        """Return how a child ended, once it has, and kill the processes that it left behind."""
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)  # until it is reaped, its group's number is its own
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(popen.pid, signal.SIGKILL)
+        returncode = popen.wait()
+        return _SIGNALED - returncode if self._apart and returncode > _SIGNALED else returncode
+
+    def _tell_end(self, engine: Engine, log_start: int, returncode: int | None) -> None:
         """Remove the files of an engine that has ended, and tell how it ended."""
-        returncode = popen.wait() if popen is not None else None
-        if self._apart and returncode is not None and returncode > _SIGNALED:
-            returncode = _SIGNALED - returncode
         for path in _files_of(engine.address):
             path.unlink(missing_ok=True)
         lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, log_start)

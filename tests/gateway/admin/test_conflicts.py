@@ -44,7 +44,7 @@ async def member_with_key(
 async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:
-    """Both changes of each pair wait for the row that every change updates first, and then go on together."""
+    """Run changes in pairs. Each waits for the row that every change updates first, and then both go on together."""
     database = server.services.database
     meets: list[Callable[[str, str, str], tuple[str, dict[str, Any]]]] = [
         lambda project, user, key: (f"{project}/api_keys/{key}", {"models": ["tiny"]}),

@@ -213,8 +213,11 @@ HOUR_S, DAY_S = 3600, 86_400
 
 
 async def test_what_is_ranked_is_what_the_buckets_show(books: Books, server: AdminServer) -> None:
-    """Both agree in random ranges and in those that the dashboard asks for, up to the present: minutes of an hour,
-    minutes from a whole hour on, hours of two days, hours from a whole day on, days."""
+    """Compare ranks with buckets in random ranges and in those that the dashboard asks for, up to the present.
+
+    The dashboard asks for minutes of an hour, minutes from a whole hour on, hours of two days, hours from a whole day
+    on, and days.
+    """
     start = int(START.timestamp())
     await fill(books, random.Random(3), 1000)
     await books.roll_up()
