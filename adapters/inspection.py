@@ -117,6 +117,9 @@ def _names(folder: int) -> Iterator[str]:
 def _open_source(path: Path | str, name: str, files: ExitStack, folder: int | None = None) -> int:
     """Open a regular file for reading; return its descriptor. A link, which could lead anywhere, is refused.
 
+    name: the name of the file in errors. folder: the descriptor of the folder that `path` is relative to; None: `path`
+    stands by itself.
+
     Raises AdapterRejected: when the file is missing, unreadable, a link or not a regular file.
     """
     try:

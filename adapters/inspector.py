@@ -49,7 +49,10 @@ def _inspect(job: Job) -> Report:
 
 
 def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: int) -> list[str]:
-    """Copy the adapter's two files, or unpack their archive, into the targets; return what else the archive holds."""
+    """Copy the adapter's two files, or unpack their archive, into the targets; return what else the archive holds.
+
+    max_bytes: the most bytes of both files together.
+    """
     named = dict(zip(FILE_NAMES, targets, strict=True))
     if len(sources) == 1:
         return unpack(sources[0], named, max_bytes)

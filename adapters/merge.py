@@ -147,7 +147,10 @@ class _Merging:
 
 
 def _copy_rest(base: Path, folder: Path, dtype: str | None, num_bytes: int) -> None:
-    """Copy configuration, tokenizer and license, and write the index of the shards with its new total."""
+    """Copy configuration, tokenizer and license, and write the index of the shards with its new total.
+
+    dtype: the dtype that the configuration names; None: the base's. num_bytes: the bytes of all tensors.
+    """
     for path in base.iterdir():
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in _COPIED):
             shutil.copyfile(path, folder / path.name)

@@ -89,7 +89,10 @@ def _length_error(start: bytes, header_bytes: int, file_bytes: int) -> str:
 
 
 def _read_entry(name: str, entry: Any, data_start: int) -> TensorInfo | str:
-    """Return the tensor that one header entry describes, or what is wrong with the entry."""
+    """Return the tensor that one header entry describes, or what is wrong with the entry.
+
+    data_start: the place in the file at which the tensors' bytes begin.
+    """
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return "its entry must hold dtype, shape and data_offsets"
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -23,7 +23,10 @@ from engine.curve import BadKey
 
 
 def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
-    """Read the flags: a field of `EngineConfig` each. A wrong one ends the process with a line that names it."""
+    """Read the flags: a field of `EngineConfig` each. A wrong one ends the process with a line that names it.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     config = read_flags(parser, EngineConfig, argv)
     try:

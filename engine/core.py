@@ -297,7 +297,10 @@ class EngineCore:
             pausing.credit_s -= pausing.seconds - before_s
 
     def _go_on(self, pausing: _Pausing, pause: Pause | None = None, seconds: float = math.inf) -> None:
-        """Go on with a step that pauses, and take its results if it is done."""
+        """Go on with a step that pauses, and take its results if it is done.
+
+        pause, seconds: as for `PausableStep.go_on`.
+        """
         try:
             results = pausing.step.wait() if pausing.go_on(pause, seconds) else None
         except Exception as error:

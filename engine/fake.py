@@ -59,15 +59,15 @@ PROBE_PROMPT_TOKENS = 10007  # a prime, so that few rotations are none
 
 
 def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
-    """Return the completion token at a position of choice `index`: what any test may expect."""
+    """Return the completion token that the fake engine makes at a position of choice `index`, counted from 0."""
     prompt = request.prompt_token_ids
     return prompt[(position + index + _rotation(request.adapter)) % len(prompt)]
 
 
 def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs:
-    """Return log-probabilities: the likelier, the smaller the id modulo 10 is.
+    """Return the log-probability of a token, which is higher the smaller the token's id modulo 10 is.
 
-    The ids that follow are the next most likely ones.
+    The most likely tokens are num_top ids from the token's own on, modulo vocab_size, each less likely than the last.
     """
     logprob = -(1 + token_id % 10) / 10
     top = [(token_id + rank) % vocab_size for rank in range(num_top)]

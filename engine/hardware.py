@@ -29,6 +29,8 @@ def num_threads(requested: int) -> int:
 
     More threads than processors only get in each other's way.
 
+    requested: the number that the settings ask for.
+
     Raises SetupError: when more are asked for than there are processors to use.
     """
     available = len(os.sched_getaffinity(0))
@@ -78,7 +80,10 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def batched_tokens(requested: int, device: torch.device) -> int:
-    """Return the tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
+    """Return the tokens of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts.
+
+    requested: the number that the settings ask for, if above 0.
+    """
     return requested or (2048 if device.type == "cuda" else 512)
 
 

@@ -164,7 +164,10 @@ class Probes:
 
 
 def probe_prompt(vocab_size: int, max_model_len: int) -> list[int]:
-    """Return ids spread over the vocabulary, the same for every adapter, with room for the completion."""
+    """Return ids spread over the vocabulary, the same for every adapter, with room for the completion.
+
+    max_model_len: the most tokens of a sequence.
+    """
     num_tokens = max(1, min(MAX_PROMPT_TOKENS, vocab_size, max_model_len - NUM_COMPLETION_TOKENS))
     return [vocab_size * position // num_tokens for position in range(num_tokens)]
 

@@ -225,7 +225,10 @@ class ChunkStates(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, sequence: Sequence, slot: int, first: int, last: int) -> ChunkStates:
-        """Return the states of a sequence for the tokens from first to last."""
+        """Return the states of a sequence for the tokens from first to last.
+
+        slot: the sequence's own slot.
+        """
         source: int | None = slot if first else None
         if sequence.state_source is not None and sequence.state_source[0] == first:
             source = sequence.state_source[1]
@@ -252,7 +255,10 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
-        """Return a chunk of the sequence as it is now: the sequence goes on while the chunk is computed."""
+        """Return a chunk of the sequence as it is now: the sequence goes on while the chunk is computed.
+
+        drafts: the guesses that the chunk ends with.
+        """
         samples = first + num_tokens == sequence.length + len(drafts)
         follows = first >= len(sequence.token_ids)
         assert not follows or (num_tokens == sequence.num_pending == 1), "no more than one token is fed by the device"

@@ -126,7 +126,7 @@ class EngineServer:
         """Bind the endpoint.
 
         link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for an endpoint that others
-        cannot reach.
+        cannot reach. fingerprint, device, dtype: as in `protocol.Welcome`.
 
         Raises zmq.ZMQError: when the endpoint is taken or wrong.
         Raises BadKey: when the host's keys cannot be read.
@@ -199,7 +199,10 @@ class EngineServer:
         self._mailbox.wake()
 
     def _has_usage_to_hand_over(self, waited_s: float) -> bool:
-        """Tell whether, after the last step, a connected gateway may still acknowledge something."""
+        """Tell whether, after the last step, a connected gateway may still acknowledge something.
+
+        waited_s: the seconds since the last step.
+        """
         takes_usage = any(session.database_id for session in self._sessions.values())
         return bool(len(self._usage) and takes_usage) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 

@@ -42,14 +42,20 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
 
 
 def clamped_mul_reference(gate_up: Tensor, slope: float, bound: float) -> Tensor:
-    """Return clamped_mul [N, I] of gate_up [N, 2I] in its dtype, by the definition, in fp32."""
+    """Return clamped_mul [N, I] of gate_up [N, 2I] in its dtype, by the definition, in fp32.
+
+    slope, bound: as in the module's semantics.
+    """
     gate, up = gate_up.float().chunk(2, -1)
     gate, up = gate.clamp(max=bound), up.clamp(-bound, bound)
     return (gate * torch.sigmoid(slope * gate) * (up + 1)).to(gate_up.dtype)
 
 
 def clamped_mul(gate_up: Tensor, slope: float, bound: float) -> Tensor:
-    """Return clamped_mul [N, I] of gate_up [N, 2I] in its dtype. Overwrites gate_up."""
+    """Return clamped_mul [N, I] of gate_up [N, 2I] in its dtype. Overwrites gate_up.
+
+    slope, bound: as in the module's semantics.
+    """
     gate, up = gate_up.chunk(2, -1)
     gate.clamp_(max=bound)
     up.clamp_(-bound, bound).add_(1)

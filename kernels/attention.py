@@ -23,7 +23,7 @@ def attention_reference(
     """Return the attention [H, D] of one query, by the definition, in fp32.
 
     q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64. softcap: the bound c of scores s, which become c *
-    tanh(s / c); 0: none.
+    tanh(s / c); 0: none. window: the positions that the query sees, its own included; None: all up to its own.
     """
     first = 0 if window is None else max(0, position - window + 1)
     seen = slots[first : position + 1]

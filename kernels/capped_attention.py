@@ -21,6 +21,9 @@ def capped_attention_reference(
     """Return the attention [H, D] of one query, by the definition, in fp32.
 
     q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64; sinks [H].
+
+    window: the positions that the query sees, its own included; None: all up to its own. cap: the bound of scores;
+    None: not bounded. sinks: None without any.
     """
     first = 0 if window is None else max(0, position - window + 1)
     seen = slots[first : position + 1]
@@ -43,6 +46,8 @@ def capped_decode_attention(
 
     q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's block numbers, padded with any valid ones;
     hidden [N, 1, L] bool, L = B * block_size: True at positions that the query does not attend to; sinks [H].
+
+    cap: the bound of scores; None: not bounded. sinks: None without any.
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]
@@ -63,6 +68,8 @@ def capped_prefill_attention(
     """Return the attention [T, H * D] of the T newest positions of one sequence over its C >= T cached ones.
 
     q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool; sinks [H].
+
+    cap: the bound of scores; None: not bounded. sinks: None without any.
     """
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]

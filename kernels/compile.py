@@ -49,6 +49,8 @@ class Resources(NamedTuple):
 def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler.CompiledKernel:
     """Compile the kernel as a launch with these arguments would.
 
+    target: the GPU that the kernel is compiled for.
+
     Raises the errors of Triton: when the kernel does not compile.
     """
     signature: dict[str, str] = {}

@@ -75,7 +75,10 @@ def weighted_sum(x: Tensor, rows: ExpertRows, shares: Tensor) -> Tensor:
 
 
 def grouped_reference(x: Tensor, rows: ExpertRows, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the grouped product [M, out] fp32 of x [M, in] with weight [E, out, in], by the definition."""
+    """Return the grouped product [M, out] fp32 of x [M, in] with weight [E, out, in], by the definition.
+
+    bias: [E, out]; None without one.
+    """
     experts = torch.repeat_interleave(torch.arange(len(weight)), rows.counts.cpu())
     out = [weight[expert].float() @ row for expert, row in zip(experts.tolist(), x.float(), strict=True)]
     product = torch.stack(out)

@@ -148,6 +148,7 @@ def _scan(
     """Return the outputs [parts * CHUNK, H, V] and the last state, going from part to part.
 
     added: what each token adds, [H, parts, CHUNK, V], from which its read [H, parts, CHUNK, K] of the state is taken.
+    read: None: what is added does not depend on the state.
     """
     q = q * cumulated.exp()[..., None]
     k = k * (cumulated[..., -1:] - cumulated).exp()[..., None]

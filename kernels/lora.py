@@ -26,7 +26,10 @@ WIDE_ROWS = 12
 
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """Return the delta [N, out] in fp32 of x [N, in], a [r, in] and b [out, r], by the definition."""
+    """Return the delta [N, out] in fp32 of x [N, in], a [r, in] and b [out, r], by the definition.
+
+    scaling: the factor of the delta.
+    """
     return scaling * (x.float() @ a.float().T) @ b.float().T
 
 

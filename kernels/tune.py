@@ -64,7 +64,10 @@ def main() -> None:
 
 
 def compile_all(num_processes: int, only: str) -> None:
-    """Compile every choice of the questions whose key holds `only` into Triton's cache on disk."""
+    """Compile every choice of the questions whose key holds `only` into Triton's cache on disk.
+
+    num_processes: the processes that compile.
+    """
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(_compile_part, num_processes, only), range(num_processes)))
 
@@ -90,7 +93,10 @@ def _compile_part(num_parts: int, only: str, part: int) -> None:
 
 
 def answer(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
-    """Return the fastest sizes that are right; an empty dict where nothing is timed."""
+    """Return the fastest sizes that are right; an empty dict where nothing is timed.
+
+    max_tries: the most sizes that are tried; None: all.
+    """
     best: dict[str, int] = {}
     best_s = float("inf")
     for sizes, seconds in islice(trials(question, clock), max_tries):

@@ -91,7 +91,10 @@ def answer_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch
 
 
 def train(name: str, model_dir: Path, num_steps: int) -> Any:
-    """Train one adapter and return the peft model that holds it."""
+    """Train one adapter and return the peft model that holds it.
+
+    name: the key of its style in STYLES. num_steps: the number of batches.
+    """
     torch.manual_seed(SEED)
     draw = random.Random(SEED)  # noqa: S311
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_dir)

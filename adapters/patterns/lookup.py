@@ -52,6 +52,8 @@ class ModulePatterns:
     def lookup(self, module: str, default: float) -> float:
         """Return the value for a module such as `model.layers.0.self_attn.q_proj`.
 
+        default: the value where no key matches.
+
         Raises TooCostly: when this and all look-ups before it take more than MAX_STEPS.
         """
         for place, (key, value) in enumerate(self._keys):

@@ -1,4 +1,4 @@
-// The frame around every page: the rail, the top bar, and the keys that lead from place to place.
+// The frame around every page: the rail of links, the top bar, and the keyboard shortcuts from page to page.
 
 import { html, useState } from "../lib/html.js";
 import { shortcutList, useShortcut } from "../lib/rules/keys.js";

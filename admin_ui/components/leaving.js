@@ -1,4 +1,5 @@
-// Asks before a view with unsaved work is left: by a link, by going back or forward, by closing the tab.
+// The question that is asked before a view with unsaved work is left: by a link, by going back or forward, or by
+// closing the tab.
 
 import { html, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { setGuard } from "../lib/router.js";

@@ -1,4 +1,4 @@
-// Numbers and times in a line of text, each with its exact form on hover.
+// Elements for numbers and times within a line of text, each with its exact form on hover.
 
 import * as format from "../lib/format/format.js";
 import { html } from "../lib/html.js";

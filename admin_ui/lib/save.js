@@ -1,4 +1,4 @@
-// Hands a Blob to the browser as a file to keep.
+// A function that hands a Blob to the browser as a file to download.
 
 const KEPT_MS = 60_000;
 

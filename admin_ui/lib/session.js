@@ -1,5 +1,5 @@
-// Who is signed in, with their permissions. Actions that a role does not allow are not shown; the API enforces
-// permissions.
+// The session: the person who is signed in, and their permissions. Actions that a role does not allow are not shown;
+// the API enforces permissions.
 
 import * as api from "./api.js";
 import { forgetAll } from "./data.js";

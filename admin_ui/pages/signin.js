@@ -1,4 +1,4 @@
-// Signing in: address and password, then the code of the authenticator for who has one.
+// The sign-in page: address and password, then the authenticator's code for people who have one.
 
 import { Button } from "../components/button.js";
 import { ErrorBox } from "../components/feedback.js";

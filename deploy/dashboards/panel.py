@@ -55,7 +55,11 @@ class Board(NamedTuple):
 
 
 def quantiles(metric: str, by: str, matchers: str = "", *shares: float) -> list[Query]:
-    """Return the quantiles of a histogram, one query for each share. by: the label that keeps series apart."""
+    """Return the quantiles of a histogram, one query for each share.
+
+    by: the label that keeps series apart. matchers: the matchers of labels, in braces; "": none. shares: between 0 and
+    1, such as 0.5.
+    """
     return [
         Query(
             f"histogram_quantile({share}, sum by (le, {by}) (rate({metric}_bucket{matchers}[$__rate_interval])))",
@@ -66,7 +70,10 @@ def quantiles(metric: str, by: str, matchers: str = "", *shares: float) -> list[
 
 
 def rate(metric: str, by: str, matchers: str = "") -> Query:
-    """Return the rate of a counter, by a label."""
+    """Return the rate of a counter, by a label.
+
+    by: the label that keeps series apart. matchers: as for `quantiles`.
+    """
     return Query(f"sum by ({by}) (rate({metric}{matchers}[$__rate_interval]))", f"{{{{{by}}}}}")
 
 

@@ -130,7 +130,10 @@ def gateway_lock(runtime: list[str]) -> Iterator[str]:
 
 
 def ray_lock(wanted: list[str], *, keeps: bool) -> Iterator[str]:
-    """Return the entries of the packages of the extra `ray`, in the versions of the other locks."""
+    """Return the entries of the packages of the extra `ray`, in the versions of the other locks.
+
+    wanted: the requirements of the extra. keeps: True: what is locked stays, where pyproject.toml allows it.
+    """
     kept = [pin for name in ("dev", *(("ray",) if keeps else ())) for pin in pins(FOLDER / f"{name}.txt")]
     return packages(compile_lock("ray", wanted, list(dict.fromkeys(kept))))
 

@@ -57,7 +57,8 @@ class Source(msgspec.Struct):
 class BenchEngine:
     """An engine to measure, used as a context; at its end all running requests are aborted.
 
-    preload: adapters resident from the start. build: makes the core that is driven.
+    preload: the content keys of adapters that are resident from the start. build: makes the core that is driven; None:
+    that of a whole engine with this configuration.
     """
 
     _core: EngineCore

@@ -53,7 +53,10 @@ class Report:
 
 
 def figure(name: str, value: float, target: str = "") -> Row:
-    """Return a row with a figure that is computed from the runs before it."""
+    """Return a row with a figure that is computed from the runs before it.
+
+    target: the bound of the figure in words; "": there is none.
+    """
     return {"figure": name, "value": round(value, 3), "target": target}
 
 

@@ -71,7 +71,10 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 def _run(
     engine: BenchEngine, workload: Workload, options: Options, num_streams: int, grammar: Grammar | None
 ) -> list[Trace]:
-    """Send all requests at once, and return their traces."""
+    """Send num_streams requests at once, and return their traces.
+
+    grammar: the grammar that all answers follow; None: answers are free.
+    """
     requests = [
         workload.request(
             workload.prompt(options.prompt_tokens),

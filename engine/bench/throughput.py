@@ -80,7 +80,8 @@ def compare(
 ) -> Iterator[tuple[Load, Row]]:
     """Yield every load beside the yardstick, on one engine in which all adapters are resident.
 
-    yardstick: one of the same model that runs already; None: one is started for these loads alone.
+    yardstick: one of the same model that runs already; None: one is started for these loads alone. rank: the rank of
+    the adapters. repeat: how often each load is measured.
     """
     digests = random_adapters(config, max(load.adapters for load in loads), rank)
     config = msgspec.structs.replace(

@@ -41,7 +41,10 @@ class Workload:
         weight: float = 1.0,
         sampling: SamplingParams | None = None,
     ) -> GenerateRequest:
-        """Return a request that is greedy and runs to the last token, unless sampling says otherwise."""
+        """Return a request with a new id, by default for the base model.
+
+        sampling: takes the place of greedy decoding up to max_tokens tokens, which goes on after an end of sequence.
+        """
         sampling = sampling or SamplingParams(max_tokens, temperature=0.0, ignore_eos=True)
         name = f"r{next(self._numbers)}"
         return GenerateRequest(name, prompt, sampling, tenant, adapter=adapter, weight=weight)

@@ -60,7 +60,10 @@ class CacheLayout(msgspec.Struct, frozen=True):
         return [None if window is None else -(-(window + num_ahead) // block_size) + 1 for window in self.windows]
 
     def longest(self, num_blocks: int, num_ahead: int, block_size: int) -> int | None:
-        """Return the tokens of the longest sequence that never has more than num_blocks blocks; None: any."""
+        """Return the tokens of the longest sequence that never has more than num_blocks blocks; None: any.
+
+        num_ahead: as for `reserves`.
+        """
         reserves = sorted(self.reserves(num_ahead, block_size), key=lambda most: (most is None, most))
         left = num_blocks
         for place, reserve in enumerate(reserves):

@@ -28,12 +28,17 @@ def spin_briefly(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make OpenMP's threads stay awake between the operations of one step, and sleep soon after.
 
     The engine calls this function: its operations are short and many, and it gives up threads that have to wait.
+
+    environ: the environment that is changed.
     """
     if WAIT_POLICY not in environ:
         environ.setdefault(SPIN_COUNT, BRIEF_SPIN)
 
 
 def sleep_while_waiting(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make OpenMP's threads sleep whenever they wait. Programs with long operations call this function."""
+    """Make OpenMP's threads sleep whenever they wait. Programs with long operations call this function.
+
+    environ: the environment that is changed.
+    """
     if SPIN_COUNT not in environ:
         environ.setdefault(WAIT_POLICY, "PASSIVE")

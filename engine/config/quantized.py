@@ -199,6 +199,8 @@ def _by_modelopt(folder: Path, *, has_experts: bool) -> Quantized | None:
     """Return the quantization that ModelOpt's own file describes; None without the file.
 
     Older folders have that file beside a config that says nothing.
+
+    has_experts: True: the model has experts, for which ModelOpt's formats are refused.
     """
     path = folder / MODELOPT_FILE
     try:

@@ -50,6 +50,8 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
 
     transformers 5 has one object for each; before, scaling was that of layers that see everything alone.
 
+    local_theta: the base of the angles of layers with a window, where the config has one object.
+
     Raises UnsupportedModel: for what is not computed, naming the key.
     """
     _check_one(raw)
@@ -140,6 +142,8 @@ def _attention_factor(kind: str, scaling: Raw, factor: float, original: int) -> 
     """Return the factor of cos and sin.
 
     It is given; or YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise; or LongRoPE's.
+
+    original: the longest position before the scaling.
     """
     if kind not in ("yarn", "longrope"):
         return 1.0

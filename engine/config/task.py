@@ -39,7 +39,10 @@ def files_of_task(folder: Path) -> list[Path]:
 
 
 def task_of(folder: Path, raw: Mapping[str, Any], *, is_encoder: bool) -> Task:
-    """Return the task of a model, as its folder says. raw: the content of its `config.json`.
+    """Return the task of a model, as its folder says.
+
+    raw: the content of its `config.json`. is_encoder: True: each token of the model sees all others, which decides the
+    usual pooling.
 
     Raises UnsupportedModel: when a module or a pooling is one that the engine does not compute; the error names it.
     """

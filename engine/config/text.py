@@ -92,7 +92,8 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 def read_flags(parser: argparse.ArgumentParser, struct: type[ConfigT], argv: Sequence[str] | None = None) -> ConfigT:
     """Read a struct from a command line: a flag for each field, or all of it as JSON after `--config`.
 
-    A missing, unknown or wrong flag ends the process with the parser's usage and one line that names the flag.
+    argv: the words of the command line, without the program's name; None: those of this process. A missing, unknown or
+    wrong flag ends the process with the parser's usage and one line that names the flag.
     """
     fields = fields_of(struct)
     parser.add_argument(WHOLE_FLAG, metavar="JSON", help="all settings as one JSON object, in place of other flags")

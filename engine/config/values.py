@@ -14,6 +14,8 @@ MOST = 2**31 - 1
 def number(raw: Mapping[str, Any], key: str, default: float, *, above: float = -math.inf) -> float:
     """Return the finite number of a key, or the default where the key is missing or null.
 
+    above: the number has to be larger than this.
+
     Raises UnsupportedModel: for anything else.
     """
     value = raw.get(key)
@@ -27,7 +29,9 @@ def number(raw: Mapping[str, Any], key: str, default: float, *, above: float = -
 def whole(raw: Mapping[str, Any], key: str, most: int = MOST, default: int | None = None) -> int:
     """Return the whole number of a key, from 1 to most, or the default where the key is missing or null.
 
-    Raises UnsupportedModel: for anything else.
+    default: None: the key must be there.
+
+    Raises UnsupportedModel: for anything else, and for a missing key without a default.
     """
     value = raw.get(key)
     value = default if value is None else value

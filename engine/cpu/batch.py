@@ -59,15 +59,24 @@ class BatchBuilder:
         return torch.from_numpy(np.array(tokens, dtype=np.int64)), rows
 
     def _all_slots(self, chunks: Many[Chunk], table: int) -> Tensor:
-        """Return the cache slots [N] int64 of all rows."""
+        """Return the cache slots [N] int64 of all rows.
+
+        table: the number of the block table.
+        """
         return torch.from_numpy(np.concatenate([self._slots(chunk, chunk.first, table) for chunk in chunks]))
 
     def _contexts(self, prefills: Many[Chunk], table: int) -> list[Tensor]:
-        """Return the cache slots [C] int64 of each prompt's positions up to the chunk's end."""
+        """Return the cache slots [C] int64 of each prompt's positions up to the chunk's end.
+
+        table: the number of the block table.
+        """
         return [torch.from_numpy(self._slots(chunk, 0, table)) for chunk in prefills]
 
     def _slots(self, chunk: Chunk, first: int, table: int) -> Ints:
-        """Return the cache slots of the sequence's positions from `first` to the chunk's end."""
+        """Return the cache slots of the sequence's positions from `first` to the chunk's end.
+
+        table: the number of the block table.
+        """
         positions = np.arange(first, chunk.first + chunk.num_tokens, dtype=np.int64)
         blocks = np.array(chunk.sequence.block_tables[table], dtype=np.int64)
         return blocks[positions // self._block_size] * self._block_size + positions % self._block_size
@@ -76,6 +85,8 @@ class BatchBuilder:
         """Return the blocks of every decode row's context, padded to the longest with block 0.
 
         A token and the drafts after it are rows over the same blocks, each one position longer than the last.
+
+        table: the number of the block table.
         """
         num_blocks = -(-max((chunk.first + chunk.num_tokens for chunk in decodes), default=0) // self._block_size)
         blocks = np.zeros((sum(chunk.num_tokens for chunk in decodes), num_blocks), dtype=np.int64)
@@ -87,7 +98,11 @@ class BatchBuilder:
         return torch.from_numpy(blocks)
 
     def _hidden(self, lengths: Ints, window: int | None) -> Tensor:
-        """Return a mask of the cached positions that each decode row does not see, in the blocks of the row."""
+        """Return a mask of the cached positions that each decode row does not see, in the blocks of the row.
+
+        lengths: the length of each row's context, the row's own token included. window: the number of tokens that a
+        row sees, itself included; None: its whole context.
+        """
         columns = np.arange(-(-int(lengths.max(initial=0)) // self._block_size) * self._block_size)
         hidden = columns >= lengths[:, None]
         if window is not None:
@@ -96,7 +111,10 @@ class BatchBuilder:
 
 
 def _visible(chunk: Chunk, window: int | None) -> Tensor:
-    """Return a mask of the cached positions that each row of a prompt's chunk sees, bool [rows, context]."""
+    """Return a mask of the cached positions that each row of a prompt's chunk sees, bool [rows, context].
+
+    window: the number of tokens that a row sees, itself included; None: all before it.
+    """
     queries = np.arange(chunk.first, chunk.first + chunk.num_tokens)[:, None]
     keys = np.arange(chunk.first + chunk.num_tokens)[None]
     visible = keys <= queries

@@ -70,7 +70,10 @@ class GeneralAttention:
         self._rows = rows
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
-        """Attend in layer `index` as its kind asks for: once for all decodes, and once for each chunk of a prompt."""
+        """Attend in layer `index` as its kind asks for: once for all decodes, and once for each chunk of a prompt.
+
+        sinks: as for `RotatedAttention.attend_rotated`.
+        """
         kind, cache = self._cache.kinds[index], self._cache.layers[index]
         rows = self._rows[self._cache.views[index]]
         narrower = kind.head_dim - kind.value_dim

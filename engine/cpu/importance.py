@@ -91,6 +91,8 @@ class _Observed:
         """Return the product with the matrices, which observes its inputs.
 
         The product with the head, which makes logits, must not be called.
+
+        bias: [out]; None without one.
         """
         if matrices.names == ("lm_head.weight",):
             return _Unread()

@@ -87,6 +87,8 @@ class NativeMatrices:
     def linear(self, matrices: StackedMatrices, bias: Tensor | None) -> NativeLinear:
         """Return the product with the matrices.
 
+        bias: [out]; None without one.
+
         Raises UnsupportedModel: when a matrix is too large or holds a number that is not finite.
         Raises DamagedFile: when a kept matrix is not what was written.
         """
@@ -94,6 +96,8 @@ class NativeMatrices:
 
     def grouped(self, matrices: StackedMatrices, bias: Tensor | None, number: int) -> NativeGrouped:
         """Return the products with the matrices of `number` experts, which are quantized one at a time.
+
+        bias: [E * out], expert by expert; None without one.
 
         Raises as `linear`.
         """

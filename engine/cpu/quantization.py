@@ -98,6 +98,7 @@ def choose_format(
     quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
     has_blocks: True if the model is a GGUF file.
     quantized: the way in which the model's files hold matrices in few bits.
+    dtype: the dtype of the model. quantized: None: files hold the numbers as they are.
 
     Raises SetupError: when the device has no such format.
     """
@@ -138,6 +139,8 @@ def choose_format(
 
 def _on_gpu(requested: Requested, device: torch.device, quantized: Quantized | None) -> Choice:
     """Return the format that products are computed in on a GPU: the checkpoint's own, or none.
+
+    quantized: as for `choose_format`.
 
     Raises SetupError: when the device or the checkpoint has no such format.
     """

@@ -64,9 +64,9 @@ class AdapterTable:
             self._ready.add(row)
 
     def place(self, adapters: Sequence[LoadedAdapter], *, compact: bool) -> bool:
-        """Give every adapter a row, and if asked to, move one of them into a hole that is worth closing.
+        """Give every adapter a row. Return False where the next call with the same adapters may move one of them.
 
-        Return False where the next call with the same adapters may move another.
+        compact: True: if the rows in use have a hole that is worth closing, one adapter is moved into it.
 
         Raises IndexError: when there are more adapters than the capacity.
         """
@@ -186,6 +186,8 @@ class AdapterTables:
         """Return the places of adapters, sorted so that rows in this order need not be gathered.
 
         They are sorted by table, then by row.
+
+        adapters: the adapter of each decode; None: the base.
         """
         adapters = list(adapters)
         if self._order is not None and self._order[0] == adapters:

@@ -58,6 +58,7 @@ def states_of(
 def _rows(num_tokens: int, window: int | None, shift: int) -> AttentionRows:
     """Return the rows of one prompt that begins the cache.
 
+    window: the number of tokens that a row sees, itself included; None: all before it.
     shift: the distance of the rows of angles from the positions.
     """
     positions = torch.arange(num_tokens)

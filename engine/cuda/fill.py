@@ -79,7 +79,10 @@ class Extent(NamedTuple):
 
 
 def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
-    """Return the sizes of a plan, which the step's kernels are launched for."""
+    """Return the sizes of a plan, which the step's kernels are launched for.
+
+    with_adapters: True: some row of the plan has an adapter.
+    """
     return Extent(
         sum(chunk.num_tokens for chunk in plan.prefills),
         sum(chunk.num_tokens for chunk in plan.decodes),

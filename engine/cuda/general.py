@@ -44,7 +44,10 @@ class RotatedRows:
         self._layers = layers
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
-        """Attend in layer `index` with its own scaling, by the kernels of the own decoder, without norms."""
+        """Attend in layer `index` with its own scaling, by the kernels of the own decoder, without norms.
+
+        sinks: as for `RotatedAttention.attend_rotated`.
+        """
         kind = self._layers[index]
         factor = kind.scaling * math.sqrt(kind.head_dim)  # attention divides by the root itself
         q = q if math.isclose(factor, 1.0, rel_tol=1e-9) else q * factor

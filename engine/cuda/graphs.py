@@ -107,7 +107,10 @@ class StepGraphs:
             log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
     def find(self, extent: Extent, num_outputs: int) -> CapturedGraph | None:
-        """Return the smallest graph that serves, or None: a graph gives a row for each of its sequences at most."""
+        """Return the smallest graph that serves, or None: a graph gives a row for each of its sequences at most.
+
+        num_outputs: the rows whose hidden states are wanted.
+        """
         decode_context, prefill_context = map(self._rounded, (extent.decode_context, extent.prefill_context))
         key = extent._replace(decode_context=decode_context, prefill_context=prefill_context), num_outputs
         if key not in self._found:

@@ -89,6 +89,7 @@ class ExpertChunks(NamedTuple):
 
         columns: the columns of the group in the table.
         size: (in, out) of each of the group's projections.
+        itemsize: the bytes of a weight.
         """
         virtual, _, counts = self.work.chunks.long().unbind(1)
         num_experts = len(self.rows.counts)

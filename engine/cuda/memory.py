@@ -33,6 +33,7 @@ def divide(
     memory: with the weights loaded.
     peak_bytes: the memory of the largest steps.
     kv_cache_bytes, adapter_bytes: as configured; None: chosen here.
+    fraction: the part of the device's memory that the engine may use.
 
     Raises SetupError: when too little is left; the message names the variables that decide.
     """

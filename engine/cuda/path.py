@@ -52,7 +52,10 @@ class StepDecoder(Protocol):
         """The device that has the weights."""
 
     def forward(self, batch: Batch, before: Callable[[int], None]) -> Tensor:
-        """Return the hidden states of the batch's output rows. before: called with each layer's index ahead of it."""
+        """Return the hidden states of the batch's output rows.
+
+        before: called with each layer's index ahead of it. batch: the input of the step.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of hidden states."""
@@ -150,7 +153,10 @@ class CudaPath:
         raise NotImplementedError("a step cannot pause")
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
-        """Tell whether a graph fits the plan, so that `forward` is one launch."""
+        """Tell whether a graph fits the plan, so that `forward` is one launch.
+
+        num_outputs: the rows whose hidden states are wanted.
+        """
         with_adapters = any(chunk.sequence.adapter_slot is not None for chunk in plan.chunks)
         return self._graphs.find(extent_of(plan, with_adapters=with_adapters), num_outputs) is not None
 
@@ -254,7 +260,9 @@ class CudaPath:
     ) -> Batch:
         """Return the batch of a step.
 
-        plan: the plan of the step's rows, in a model with states; none for padding alone.
+        waits: the copies of adapters that the step has to wait for.
+        beside: launches adapters' products on a second stream; None: all of the step runs on one.
+        plan: the plan of the step's rows, in a model with states; without rows for padding alone.
         """
         lora = self._lora(fields, waits, beside) if extent.with_adapters else None
         token_ids = fed_tokens(fields.token_ids, self._chosen)
@@ -275,6 +283,8 @@ def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int, num_tables:
     """Return the most bytes of the integers of any step that is launched.
 
     A row may be wanted three times: to sample, to score, to pool.
+
+    max_blocks: the blocks of the longest block table. num_tables: the block tables of a sequence.
     """
     rows = limits.max_rows
     shape = StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows, num_tables)

@@ -98,7 +98,11 @@ def largest_plans(
 def _prompts(
     limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None, num_tables: int
 ) -> list[Chunk]:
-    """Return chunks for the rows that decodes leave, in as few prompts as the context allows."""
+    """Return chunks for the rows that decodes leave, in as few prompts as the context allows.
+
+    num_decodes: the rows of decodes. adapter_slot: the slot of all prompts; None: the base. num_tables: the block
+    tables of a sequence.
+    """
     prompts, next_block = [], 0
     num_rows = min(limits.max_rows - num_decodes, (limits.max_sequences - num_decodes) * limits.max_context)
     for first in range(0, num_rows, limits.max_context):
@@ -111,6 +115,9 @@ def _prompts(
 
 
 def _sequence(num_tokens: int, sampling: SamplingParams, adapter_slot: int | None = None) -> Sequence:
-    """Return a sequence of num_tokens tokens whose prompt is one token."""
+    """Return a sequence of num_tokens tokens whose prompt is one token.
+
+    adapter_slot: the slot of its adapter; None: the base.
+    """
     request = GenerateRequest("profile", [0], sampling, "")
     return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot, state_slot=0)

@@ -82,6 +82,8 @@ class PackedProducts:
     def linear(self, matrices: StackedMatrices, bias: Tensor | None) -> Product:
         """Return the product with the matrices.
 
+        bias: [out]; None without one.
+
         Raises UnsupportedModel: when one is missing or damaged.
         """
         weights: list[Weight] = []

@@ -55,7 +55,11 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 
 
 def triton_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -> GroupedProduct:
-    """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`)."""
+    """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`).
+
+    matrices: those of all experts, one expert after the other. bias: [E * out]; None without one. number: the number of
+    experts.
+    """
     return TritonGrouped(*by_expert(matrices, bias, number))
 
 
@@ -161,6 +165,8 @@ def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
     """Return the limits of a step.
 
     Drafts make rows of their own; every other sequence of a step is a chunk of a prompt.
+
+    max_context: the tokens of the longest sequence.
     """
     decode_rows = min(config.max_num_seqs * (1 + config.num_draft_tokens), config.max_batched_tokens)
     prefills = min(config.max_num_seqs, config.max_batched_tokens)

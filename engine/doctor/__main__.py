@@ -16,7 +16,10 @@ from engine.doctor.report import Report
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the report of this machine; return the exit status."""
+    """Print the report of this machine; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m engine.doctor", description=__doc__)
     parser.add_argument(
         "--measure-s", type=float, default=0.0, metavar="N", help="seconds of measuring; 0 measures nothing"

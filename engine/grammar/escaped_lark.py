@@ -207,7 +207,11 @@ def _repeated(least: int, most: Any, inner: Any, *, is_dotall: bool) -> _Express
 
 
 def _items(operator: Any, value: Any, *, is_dotall: bool) -> Any:
-    """Return the items of a class that a part of a regular expression is."""
+    """Return the items of the character class that a part of a regular expression stands for.
+
+    operator, value: the part as Python's parser of regular expressions gives it. is_dotall: True: a dot stands for a
+    line's end, too.
+    """
     if operator is sre.IN:
         return value
     if operator is sre.NOT_LITERAL:
@@ -216,7 +220,10 @@ def _items(operator: Any, value: Any, *, is_dotall: bool) -> Any:
 
 
 def _class(items: Any, repeat: str) -> _Expression:
-    """Return a class of characters: those that stay as they are, which may repeat, and the escapes of the others."""
+    """Return an expression of a class of characters: those that stay as they are, or the escapes of the others.
+
+    items: the characters, as `_items` returns them. repeat: how often a character may occur, such as `*`; "": once.
+    """
     is_negated = items[0][0] is sre.NEGATE
     inner = "".join(map(_item, items[is_negated:]))
     chars = f"[^{inner}]" if inner and is_negated else f"[{inner}]" if inner else r"[\x00-\U0010FFFF]"

@@ -177,7 +177,10 @@ class AdapterPool:
         raise RuntimeError(f"adapter {key} could not be loaded")
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
-        """Acquire a slot as `running_set.AdapterSlots.acquire` says."""
+        """Acquire a slot as `running_set.AdapterSlots.acquire` says.
+
+        for_batch: True: the user is batch work.
+        """
         if not self.request(key, for_batch=for_batch):
             return None
         slot = self.slots.find(key)
@@ -249,7 +252,10 @@ class AdapterPool:
         assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
 
     def _enqueue(self, key: str, since_s: float, for_batch: bool) -> None:
-        """Put an adapter in line, at its earlier place if it is there already."""
+        """Put an adapter in line, at its earlier place if it is there already.
+
+        since_s: the time at which the adapter was asked for. for_batch: True: batch work asked for it.
+        """
         if not for_batch:
             self._batch_wanted.pop(key, None)
             self._wanted.setdefault(key, since_s)
@@ -326,7 +332,10 @@ class AdapterPool:
         return self.slots.reserve(key, since_s, self._clock(), for_batch=for_batch)
 
     def _reserve_of_batch(self, key: str, since_s: float) -> bool:
-        """Reserve the slot of an adapter that is in the host tier for batch work, and waits for its bytes."""
+        """Reserve the slot of an adapter that is in the host tier for batch work, and waits for its bytes.
+
+        since_s: the time at which the adapter was asked for.
+        """
         for slot in self.slots:
             if slot.for_batch and slot.staged is not None:
                 self.slots.empty(slot)
@@ -344,7 +353,10 @@ class AdapterPool:
         return sorted(staged, key=lambda slot: (slot.for_batch, slot.since_s))
 
     def _may_load(self, *, for_batch: bool = False) -> bool:
-        """Tell whether nothing loads, or one more adapter as large as any so far would fit beside those that do."""
+        """Tell whether nothing loads, or one more adapter as large as any so far would fit beside those that do.
+
+        for_batch: True: the adapter is for batch work, so what interactive requests used of late stays.
+        """
         coming = self.slots.num_loading
         if not coming:
             return True
@@ -376,7 +388,10 @@ class AdapterPool:
         self.slots.close(sum(not self.slots.find(key) for key in waiting), 0, of_batch=True)
 
     def _run(self, key: str, produce: Callable[[], LoadedAdapter], on_device: bool) -> None:
-        """Produce an adapter on the loading thread, and queue how that ended."""
+        """Produce an adapter on the loading thread, and queue how that ended.
+
+        on_device: True: the work is a copy to the device; False: a load into the host tier.
+        """
         start_s = time.perf_counter()
         adapter, error = None, None
         try:

@@ -218,6 +218,9 @@ def load_weights(
 ) -> ModelWeights:
     """Read and fuse all weights.
 
+    make_norm, make_linear, make_embedding, make_grouped: the functions that make norms, products, embeddings and
+    products of experts of the device.
+
     Raises UnsupportedModel: when a tensor is missing, misshapen or unknown.
     """
     with ExitStack() as stack:
@@ -250,6 +253,8 @@ def weights_in_turn(
     """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
 
     So a model that is larger than the memory can be computed: only one of a layer's experts is in memory at a time.
+
+    make_linear, make_embedding: the functions that make products and embeddings.
 
     Raises UnsupportedModel: when a tensor is missing or misshapen.
     """

@@ -176,7 +176,10 @@ class Decoder:
         return _added(layer.o, out, delta, layer.attention_norm, x)
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
+        """Return the residual stream x [N, hidden] after the layer's feed-forward part.
+
+        lora: the adapters of the rows; None: the base alone.
+        """
         normed = x if layer.post_norm is None else layer.post_norm(x)
         if isinstance(layer.feed_forward, ExpertWeights):
             fed = self._experts(index, layer.feed_forward, normed, lora)
@@ -197,7 +200,10 @@ class Decoder:
         return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
 
     def _experts(self, index: int, weights: ExpertWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        """Return the weighted sum of the outputs of the experts chosen for each row of x [N, hidden]."""
+        """Return the weighted sum of the outputs of the experts chosen for each row of x [N, hidden].
+
+        lora: the adapters of the rows; None: the base alone.
+        """
         experts = self.config.experts
         assert experts is not None
         shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
@@ -217,7 +223,10 @@ class Decoder:
     def _shared(
         self, index: int, weights: ExpertWeights, shared: GatedWeights, x: Tensor, lora: StepLora | None
     ) -> Tensor:
-        """Return the output of the shared expert, which all rows of x [N, hidden] go through beside chosen ones."""
+        """Return the output of the shared expert, which all rows of x [N, hidden] go through beside chosen ones.
+
+        lora: the adapters of the rows; None: the base alone.
+        """
         delta = None if lora is None else lora.begin(index, GATE_UP, x)
         gate_up = shared.gate_up(x)
         if delta is not None:

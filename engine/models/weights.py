@@ -187,12 +187,18 @@ class LayersInTurn(Sequence[LayerWeights]):
 
 
 def plain_linear(matrices: StackedMatrices, bias: Tensor | None) -> Product:
-    """Return the product with the matrices in the format of the file."""
+    """Return the product with the matrices in the format of the file.
+
+    bias: [out]; None without one.
+    """
     return Linear(matrices.tensor, bias)
 
 
 def plain_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -> GroupedProduct:
-    """Return the products with the matrices of experts in the format of the file."""
+    """Return the products with the matrices of experts in the format of the file.
+
+    bias: [E * out], expert by expert; None without one. number: the number of experts.
+    """
     return GroupedLinear(*by_expert(matrices, bias, number))
 
 
@@ -223,13 +229,20 @@ class GroupedInTurn:
 
 
 def by_expert(matrices: StackedMatrices, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:
-    """Return the matrices of a number of experts as [E, out, in], and the biases as [E, out]."""
+    """Return the matrices of a number of experts as [E, out, in], and the biases as [E, out].
+
+    matrices, bias: those of all experts, one expert after the other; the bias is None without one. number: the number
+    of experts.
+    """
     outputs = sum(height for height, _ in matrices.shapes) // number
     return matrices.tensor.view(number, outputs, -1), None if bias is None else bias.view(number, outputs)
 
 
 def plain_embedding(table: StackedMatrices, head: Product | None) -> TokenRows:
-    """Return the embedding with the table in the format of the file."""
+    """Return the embedding with the table in the format of the file.
+
+    head: not read; the head is a product of its own.
+    """
     return Embedding(table.tensor)
 
 
@@ -243,7 +256,11 @@ def assemble(
     *,
     in_turn: bool = False,
 ) -> ModelWeights:
-    """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
+    """Return every tensor of a model, fused.
+
+    in_turn: True: each layer is read whenever it is used, and not kept. take: returns a tensor by its name and shape.
+    make_norm, make_linear, make_embedding, make_grouped: as for `load_weights`.
+    """
     hidden = config.hidden_size
     table = StackedMatrices(take, ("model.embed_tokens.weight",), ((config.vocab_size, hidden),))
     each = LayersInTurn(

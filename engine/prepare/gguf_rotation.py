@@ -136,6 +136,8 @@ def llama3_scaling(factors: NDArray[np.float64], theta: float) -> dict[str, Any]
     in the inverse of the wavelength. The factors give only the quotient of low_freq_factor and
     original_max_position_embeddings, so low_freq_factor is set to 1, as in all models of Llama 3.
 
+    theta: the base of the angles.
+
     Raises UnknownRotation: when no keys give them.
     """
     largest = float(factors.max())

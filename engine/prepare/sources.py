@@ -279,6 +279,8 @@ def _is_unreachable(error: BaseException | None) -> bool:
     """Tell whether a failed connection is at the bottom of an error.
 
     The HTTP library's errors are told by name: which library that is depends on the version of huggingface_hub.
+
+    error: None: the end of a chain of causes, which is no failed connection.
     """
     while error is not None:
         if isinstance(error, (socket.gaierror, ConnectionRefusedError, ConnectionResetError, TimeoutError)):

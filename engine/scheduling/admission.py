@@ -62,6 +62,8 @@ class Admission:
         """Return the first sequence of a tenant's line whose adapter is resident, or None.
 
         Sequences that are passed over wait for their adapters alone; the first few of these adapters are loaded.
+
+        max_room: as for `next`.
         """
         asked: set[str] = set()
         for sequence in line:

@@ -243,6 +243,8 @@ class BatchWork:
         """Compute tokens of a sequence that the band is owed, if one of num_places is free; return how many.
 
         Parts of prompts are not so small that a step is longer for next to nothing.
+
+        left: the tokens that are left of the step's budget.
         """
         if num_places <= self.num_held_places:
             self.num_held_places += 1
@@ -292,7 +294,11 @@ class BatchWork:
         return self._plan(sequence, min(left, room.num_prompt_tokens(sequence.num_computed)))
 
     def _admit(self, room: StepRoom, load: StepLoad, sit_out: Many[Sequence], num_places: int, left: int) -> None:
-        """Start waiting sequences: not while others sit out, unless their tenants had a quantum more."""
+        """Start waiting sequences: not while others sit out, unless their tenants had a quantum more.
+
+        room: what the step's time allows. sit_out: the running sequences that get no part in the step. num_places: the
+        free places of running sequences. left: the tokens that are left of the step's budget.
+        """
         counters = self._band.counters
         while num_places > 0 and left > 0 and len(self._band.running) < self._limits.max_num_seqs:
             if room.num_prompt_tokens(0) <= 0 or not self._band.waiting:

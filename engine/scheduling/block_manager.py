@@ -152,7 +152,10 @@ class BlockManager:
         return states.start(sequence, prefix.end * self.block_size, positions, self.block_size)
 
     def lacks_slot(self, sequence: Sequence, use_cache: bool) -> bool:
-        """Tell whether `start` of a sequence fails for want of a slot for its states."""
+        """Tell whether `start` of a sequence fails for want of a slot for its states.
+
+        use_cache: True: it may reuse a cached prefix.
+        """
         if self.states is None:
             return False
         prefix = self._prefix_of(sequence, use_cache)

@@ -82,7 +82,10 @@ class ServiceCounters:
         self._counters[tenant] = max(self._counters[tenant], smallest)
 
     def admit(self, tenant: str, smallest: float, cost: float) -> None:
-        """Charge the start of a request. smallest: the smallest of the counters of all that wait."""
+        """Charge the start of a request.
+
+        smallest: the smallest of the counters of all that wait. cost: as for `charge`.
+        """
         self._floor = max(self._floor, smallest)
         self._counters[tenant] += cost
 

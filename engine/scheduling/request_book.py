@@ -102,7 +102,11 @@ class RequestBook:
         error: EngineError | None = None,
         embedding: bytes | None = None,
     ) -> Final:
-        """Forget a request whose choices have all ended, and return its final message."""
+        """Forget a request whose choices have all ended, and return its final message.
+
+        error: the error that ended the request; None where none did. embedding: as `Final.embedding`; None where none
+        was asked for.
+        """
         now_s = self._clock()
         del self._groups[group.request.request_id]
         band = self.band_of(group.request)

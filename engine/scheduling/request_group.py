@@ -44,7 +44,11 @@ class RequestGroup(msgspec.Struct, eq=False):
     def final(
         self, reason: FinishReason, now_s: float, error: EngineError | None = None, embedding: bytes | None = None
     ) -> Final:
-        """Return the request's final, with the usage of all its choices."""
+        """Return the request's final message, with the usage of all its choices.
+
+        error: the error that ended the request; None where none did. embedding: as `Final.embedding`; None where none
+        was asked for.
+        """
         return Final(self.request.request_id, reason, self._usage(now_s), error, embedding)
 
     def _usage(self, now_s: float) -> Usage:

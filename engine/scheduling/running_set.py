@@ -55,6 +55,8 @@ class RunningSet:
         """Start a sequence as `BlockManager.start` does.
 
         Return False, and change nothing, without memory or its adapter.
+
+        num_spare, max_recent: as for `BlockManager.start`.
         """
         if not self._blocks.start(sequence, num_spare, sequence.may_reuse_prefix, max_recent=max_recent):
             return False

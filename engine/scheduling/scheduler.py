@@ -348,7 +348,10 @@ class Scheduler:
         return bool(switch) and not sequence.is_long and sequence.length > switch and not sequence.needs_no_step
 
     def _begin_long_ones_again(self, paused: Plan | None) -> None:
-        """Have sequences that become long wait to be computed again: what is cached was rotated by other angles."""
+        """Have sequences that become long wait to be computed again: what is cached was rotated by other angles.
+
+        paused: as for `schedule`.
+        """
         for band in (self._interactive, self._batch_band) if paused is None else (self._interactive,):
             for sequence in [each for each in band.running if self._becomes_long(each)]:
                 band.running.leave(sequence)
@@ -422,7 +425,10 @@ class Scheduler:
         return drafts
 
     def _admit(self, left: int, prefills: list[Chunk]) -> tuple[int, bool]:
-        """Start interactive sequences; return the rest of the step's tokens, and whether none of them lacks memory."""
+        """Start interactive sequences; return the rest of the step's tokens, and whether none of them lacks memory.
+
+        left: the tokens that are left of the step's budget. prefills: gets the chunks of their prompts.
+        """
         num_places = self._num_free_places() - self._batch.num_held_places
         while left > 0 and self._interactive.waiting and num_places > 0:
             sequence = self._admission.next()
@@ -460,6 +466,8 @@ class Scheduler:
         """Compute as much of a sequence as the budget and free blocks allow; return how many tokens that is.
 
         The sequence's last token waits while its grammar has no time in this step.
+
+        left: the tokens that are left of the step's budget. prefills: gets the chunk.
         """
         if _is_background(sequence):
             left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))

@@ -58,7 +58,10 @@ class StepLoad(msgspec.Struct):
         return load
 
     def add_row(self, num_context_tokens: int, num_tokens: int = 1) -> None:
-        """Add a sequence that decodes."""
+        """Add a sequence that decodes.
+
+        num_context_tokens: the tokens of the sequence. num_tokens: its rows: one, and one for each draft.
+        """
         self.num_rows += num_tokens
         self.num_context_tokens += num_context_tokens
 
@@ -148,6 +151,8 @@ def longest_alone_s(costs: StepCosts, limits: BatchLimits, max_num_seqs: int) ->
 
     Each step costs base_s whatever it computes, so a step of t seconds does 1 - base_s / t of what the device could.
     The efficiency to reach is a part of that of the step with all sequences: if base_s is long, this takes long steps.
+
+    max_num_seqs: the most sequences of a step.
     """
     best = 1 - costs.base_s / max(costs.seconds(StepLoad(max_num_seqs)), TINY)
     efficient_s = costs.base_s / (1 - limits.efficiency * best) if limits.efficiency else 0.0
@@ -164,7 +169,7 @@ class StepRoom:
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
         """Set up the room of a step. Everything that is added to the step takes up room.
 
-        load: the interactive requests in the step.
+        load: the interactive requests in the step. max_num_seqs: the most sequences of a step.
         """
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows
@@ -177,7 +182,10 @@ class StepRoom:
             self._limit_s = (1 + limits.lengthening) * costs.seconds(load) if step_time.is_known else 0.0
 
     def takes_row(self, num_context_tokens: int) -> bool:
-        """Tell whether one more sequence may decode."""
+        """Tell whether one more sequence may decode.
+
+        num_context_tokens: the tokens of the sequence.
+        """
         if self._is_first:
             return True
         costs = self._costs

@@ -164,6 +164,8 @@ def _in_words(error: Exception, idle_s: float) -> str:
     """Return why a download failed.
 
     No answer of a server is quoted: a tenant who names a source chooses the server, and must not read its answers.
+
+    idle_s: the seconds without bytes after which a download ends.
     """
     if isinstance(error, httpx.TimeoutException):
         return f"the source's server sent nothing for {idle_s:g} s"

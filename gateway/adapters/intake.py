@@ -58,10 +58,11 @@ class Inspect(Protocol):
     """The function `adapters.inspection.inspect`."""
 
     async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
-        """Inspect the content at `path`, and unpack what is accepted into the folder `into`."""
+        """Inspect the content at `path`, and unpack what is accepted into the folder `into`.
 
+        niceness: the niceness of the process that inspects.
+        """
 
-"""`adapters.inspection.inspect`."""
 
 Again = Literal["receiving", "fetching"]
 
@@ -229,6 +230,9 @@ class Intake:
 
     async def _inspect_and_keep(self, content: Path, shape: BaseShape, niceness: int) -> Report:
         """Inspect content in the sandbox, move it into the store, and return the report.
+
+        shape: the shape of the base model that the content has to fit. niceness: the niceness of the process that
+        inspects.
 
         Raises AdapterRejected: when the content is refused.
         Raises StoreFailure or SandboxBroken: when the store or the sandbox fails.

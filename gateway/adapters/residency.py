@@ -103,7 +103,10 @@ class Residency(Worker):
         await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
 
     def _is_held(self, base: str | None, key: str) -> bool:
-        """Tell whether a base has ready engines, all of which hold the content of a key."""
+        """Tell whether a base has ready engines, all of which hold the content of a key.
+
+        base: the digest of the base; None is the base of no engine.
+        """
         ready = [self._held[engine] for of, engine in self._engines() if of == base and engine.health().ready]
         return bool(ready) and all(held.has(key) for held in ready)
 
@@ -164,6 +167,8 @@ class _Held:
         """Send a command about an adapter to the engine, and return whether the engine did it.
 
         After a failure, wait some time.
+
+        command: loads or unloads the adapter of a key.
         """
         if key in self._failed:
             return False

@@ -63,7 +63,10 @@ class PoolEngines:
         return [base.digest for base in bases if base is not None]
 
     async def probe(self, base: str | None, key: str) -> msgspec.Struct:
-        """Let an engine of a base try the content of this key; return what the engine found."""
+        """Let an engine of a base try the content of this key; return what the engine found.
+
+        base: the digest of the base; None: the default one. key: the content key by which engines know the adapter.
+        """
         pools = [self._pools[name] for name in self._bases.pools_of(base) if name in self._pools]
         unable = Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
         for pool in pools:

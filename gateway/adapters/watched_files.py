@@ -123,7 +123,10 @@ def _problem(stamps: tuple[Stamp, ...], max_bytes: int) -> str | None:
 
 
 def _stamps(folder_fd: int | None) -> tuple[Stamp, ...] | None:
-    """Return the stamps of both files, without following a link; None where one is missing."""
+    """Return the stamps of both files, without following a link; None where one is missing.
+
+    folder_fd: the descriptor of the folder; None: there is no folder, and so no file.
+    """
     if folder_fd is None:
         return None
     try:
@@ -145,7 +148,10 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def _folders(parent_fd: int | None) -> list[str]:
-    """Return the names of the folders in a folder, sorted; without links to folders."""
+    """Return the names of the folders in a folder, sorted; without links to folders.
+
+    parent_fd: the descriptor of the folder; None: there is no such folder, and the list is empty.
+    """
     if parent_fd is None:
         return []
     with os.scandir(parent_fd) as entries:
@@ -168,7 +174,10 @@ def _root(root: Path) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, parent_fd: int | None, flags: int) -> Iterator[int | None]:
-    """Open a file in a folder, and yield its descriptor; None where it is gone, a link by now, or may not be read."""
+    """Open a file in a folder, and yield its descriptor; None where it is gone, a link by now, or may not be read.
+
+    parent_fd: the descriptor of the folder; None: there is no such folder, and so no file. flags: as for `os.open`.
+    """
     try:
         descriptor = os.open(name, flags, dir_fd=parent_fd) if parent_fd is not None else None
     except OSError:

@@ -80,6 +80,8 @@ def instant(unix_s: int) -> datetime.datetime:
 def expiry(expires_at: int | None) -> datetime.datetime | None:
     """Return the time of an expiry in Unix seconds.
 
+    expires_at: None: there is no expiry, and None is returned.
+
     Raises InvalidRequest: for a time that has passed.
     """
     if expires_at is None:

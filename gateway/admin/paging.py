@@ -58,6 +58,8 @@ def read_list_query(params: MultiDict[Any]) -> ListQuery:
 def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false"] = "false") -> bool:
     """Return a query parameter that is `true` or `false`.
 
+    default: the value where the request has no such parameter.
+
     Raises InvalidRequest: when the value is another; the error names the parameter.
     """
     value = params.get(name, default)

@@ -168,7 +168,10 @@ class Agent:
                     await self._wake.wait()
 
     async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Call `do`, which needs the database; while the database is away, only log that."""
+        """Call `do`, which needs the database; while the database is away, only log that.
+
+        do: an action that raises an error of `FAILURES` while the database is away.
+        """
         try:
             await do()
         except FAILURES as error:

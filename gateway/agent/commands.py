@@ -40,6 +40,8 @@ def address(run_dir: Path, replica_id: str, generation: int) -> str:
 
     The name is short, since the path of a socket is limited: it fits below each run_dir in which PostgreSQL's socket
     fits.
+
+    generation: the number of the start.
     """
     name = hashlib.sha256(replica_id.encode()).hexdigest()[:_NAME_DIGITS]
     path = run_dir / f"{name}-{generation:x}"

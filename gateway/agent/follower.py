@@ -93,6 +93,8 @@ class Follower:
     async def probe(self, vocab_size: int, task: Task) -> None:
         """Have the engine generate a few tokens with the base model, or embed or rank if that is what the model is for.
 
+        vocab_size: the size of the vocabulary, within which the probe's token ids are.
+
         Raises ProbeFailed: when the engine is lost, refuses, or does not answer in time.
         """
         num_tokens = GOLDEN_TOKENS if task.kind == "text" else 0

@@ -38,7 +38,8 @@ class Hardware(msgspec.Struct, frozen=True):
 def this_host(device: str, environ: Mapping[str, str] = os.environ) -> Hardware:
     """Return the hardware of this host.
 
-    device: the setting LORIKEET_DEVICE; `cpu`: the host counts as one without accelerators.
+    device: the setting LORIKEET_DEVICE; `cpu`: the host counts as one without accelerators. environ: the variables that
+    may hide accelerators.
     """
     gpus = {} if device == "cpu" else _gpus(environ)
     return Hardware(

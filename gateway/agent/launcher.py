@@ -163,7 +163,10 @@ class Launcher(Protocol):
         """
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
-        """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
+        """Call this function for each engine that ends from now on, of those that `start` or `running` returned.
+
+        ended: called with the way in which the engine ended.
+        """
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
         """Free the resources that are reserved for the engines of all other replicas, unless one of them lives.

@@ -138,6 +138,8 @@ class LocalLauncher:
     def _popen(self, replica_id: str, spec: Spec, descriptor: int) -> tuple[int, subprocess.Popen[bytes]]:
         """Start a process. Return the place in its log at which it begins to write, and the process.
 
+        descriptor: the open lock file, which the process inherits.
+
         Raises OSError: when the log cannot be opened or the program cannot be run.
         """
         note = msgspec.json.encode(_Note(spec.generation, spec.address)) + b"\n"
@@ -163,7 +165,10 @@ class LocalLauncher:
         return log_start, popen
 
     async def _pid_of(self, shell: subprocess.Popen[bytes], descriptor: int) -> int:
-        """Return the number of the program that a shell starts. Raises CannotStart: when there is none."""
+        """Return the process number of the program that a shell starts.
+
+        descriptor: the open lock file, in which the program notes its number.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PID_WAIT_S):
                 while _pid_in(_read(descriptor)) is None and shell.poll() is None:  # noqa: ASYNC110 - of a process
@@ -247,7 +252,11 @@ class LocalLauncher:
         return engine
 
     def _observe(self, engine: Engine, log_start: int, popen: subprocess.Popen[bytes] | None) -> None:
-        """Watch for the end of a process, also of one that is not a child of this one."""
+        """Watch for the end of a process, also of one that is not a child of this one.
+
+        log_start: the place in the log at which the process began to write. popen: None for a process that another
+        agent has started.
+        """
         assert engine.pid is not None
         try:
             pidfd = os.pidfd_open(engine.pid)
@@ -276,7 +285,11 @@ class LocalLauncher:
         return _SIGNALED - returncode if self._apart and returncode > _SIGNALED else returncode
 
     def _tell_end(self, engine: Engine, log_start: int, returncode: int | None) -> None:
-        """Remove the files of an engine that has ended, and tell how it ended."""
+        """Remove the files of an engine that has ended, and tell how it ended.
+
+        log_start: the place in the log at which the process began to write. returncode: the exit status; None where it
+        is not known.
+        """
         for path in _files_of(engine.address):
             path.unlink(missing_ok=True)
         lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, log_start)

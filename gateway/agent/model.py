@@ -78,6 +78,7 @@ def preparation(settings: Settings, *, converts: bool = False) -> list[str]:
 def why_not(last_line: str, returncode: int) -> str:
     """Return why a preparation failed.
 
-    last_line: the last line of the preparation's stderr.
+    last_line: the last line of the preparation's stderr. returncode: the exit status of the preparation; negative: the
+    signal that ended it.
     """
     return last_line.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"

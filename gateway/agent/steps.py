@@ -199,7 +199,10 @@ class Steps:
         )
 
     async def _waits(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
-        """Record why a replica has no machine yet, and try again later. Waiting is no failure."""
+        """Record why a replica has no machine yet, and try again later. Waiting is no failure.
+
+        is_full: True if machines are there and have no room; False if it is not known whether they have.
+        """
         self._retry_at_s[row.id] = _now_s() + NOT_YET_RETRY_S
         async with self._site.database.acquire() as conn:
             await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
@@ -235,6 +238,8 @@ class Steps:
     def _server_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
         """Return how a server of another maker is started, on a socket of this machine.
 
+        num_engines: the number of engines that share the host's processors.
+
         Raises as `_place`.
         """
         site, row, revision = self._site, served.row, served.revision
@@ -258,7 +263,8 @@ class Steps:
     def _place(self, served: Served, num_threads: int, num_engines: int) -> tuple[Path, int, str | None]:
         """Return the folder of a replica's model, its threads, and the name by which CUDA knows its accelerator.
 
-        num_threads: the number in the settings.
+        num_threads: the number in the settings. num_engines: the number of engines that share the host's processors.
+
         Raises OSError or ValueError: when the folder cannot be read or holds another model than it did, the settings do
         not fit, or the accelerator is not there.
         """
@@ -340,7 +346,10 @@ class Steps:
                 await set_revision_state(conn, pool.id, served.row.revision, "failed", why)
 
     async def drain(self, row: ReplicaRow, engine: Engine | None, revision: RevisionRow) -> None:
-        """Stop a replica once it has nothing to do, or its time is over."""
+        """Stop a replica once it has nothing to do, or its time is over.
+
+        engine: None where no process is seen to live.
+        """
         if engine is not None or (self._site.launcher.unseen_s and row.address is not None):
             follower = self.follow(row, revision)
             end_s = _now_s() + self._site.settings.replica_drain_seconds
@@ -366,7 +375,10 @@ class Steps:
         await self._fail(row, why)
 
     async def end(self, engine: Engine, grace_s: float) -> None:
-        """End an engine, as long as this agent holds the host's lease."""
+        """End an engine, as long as this agent holds the host's lease.
+
+        grace_s: seconds after which the process is killed.
+        """
         await self._site.lease.confirm()
         await self._site.launcher.stop(engine, grace_s)
 
@@ -375,7 +387,10 @@ class Steps:
         await self._fail(row, why, MAX_RETRY_S)
 
     async def _fail(self, row: ReplicaRow, why: str, least_retry_s: float = 0.0) -> None:
-        """Record why a replica does not serve, and when it is tried again."""
+        """Record why a replica does not serve, and when it is tried again.
+
+        least_retry_s: the least seconds until then; the pause grows with each failure.
+        """
         served_s = _now_s() - self._ready_since_s.pop(row.id, _now_s())
         count = 1 if served_s >= HEALTHY_S else self._num_failures.get(row.id, row.num_failures) + 1
         self._num_failures[row.id] = count

@@ -178,7 +178,10 @@ class Replicas:
         return None
 
     def _has_ended(self, row: ReplicaRow, engine: Engine | None) -> bool:
-        """Tell whether it is known that the engine of a replica, which is not seen to live, has ended."""
+        """Tell whether it is known that the engine of a replica, which is not seen to live, has ended.
+
+        engine: the engine that is seen to live; None where none is.
+        """
         ended = self.endings.get(row.id)
         is_known = ended is not None and ended.generation == row.generation
         return engine is None and (is_known or not self._site.launcher.unseen_s)

@@ -208,7 +208,9 @@ class Model(Protocol):
     ) -> PreparedPrompt:
         """Render the chat template and tokenize the messages that fit.
 
-        owner: the project whose tokenized turns may be remembered.
+        owner: the project whose tokenized turns may be remembered. messages: the conversation. tools: the tools that
+        the model may call. rendering: the request's choices about the template. fit: returns the messages that go into
+        the prompt, where not all fit.
 
         Raises InvalidRequest: for a conversation that the template refuses, with param="messages".
         """

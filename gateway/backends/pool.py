@@ -116,6 +116,7 @@ class PoolRevision:
         as_text: prepares prompts for servers of another maker that, by their version, take no token ids; None where all
         take them.
         driver: the driver of the replicas.
+        own_keys: whether projects bring keys of their own for the servers.
         """
         self.name = name
         self.driver: Driver = driver
@@ -168,7 +169,10 @@ class PoolRevision:
             self.room.notify()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
-        """Let another revision of the same base model take the requests that this one has no replica for any more."""
+        """Let another revision of the same base model take the requests that this one has no replica for any more.
+
+        other: None: no revision takes them.
+        """
         self._is_former = other is not None
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
@@ -399,7 +403,10 @@ class Pool:
     """A base model under its public name: the serving revision, and those that came before or come next."""
 
     def __init__(self, name: str, current: PoolRevision, *, created: int) -> None:
-        """Make a pool. current: as for `serve`."""
+        """Make a pool.
+
+        current: as for `serve`. created: the Unix time in seconds that /v1/models shows.
+        """
         self.name = name
         """The public name."""
         self.created = created
@@ -412,7 +419,10 @@ class Pool:
         self._former: PoolRevision | None = None
 
     def serve(self, current: PoolRevision, others: Sequence[PoolRevision] = ()) -> None:
-        """Let a revision take new requests from now on, as soon as it can."""
+        """Let a revision take new requests from now on, as soon as it can.
+
+        others: revisions that are to serve later, or that still answer older requests.
+        """
         if current is not self._current:
             self._former = self._current
         self._current = current

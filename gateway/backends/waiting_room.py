@@ -104,7 +104,10 @@ class WaitingRoom:
         return True
 
     def refusal(self, why: str, retry_after_s: float) -> NoReplicaYet:
-        """Return the error of a request that is not served."""
+        """Return the error of a request that is not served.
+
+        why: the reason in words. retry_after_s: the seconds after which the client should send the request again.
+        """
         message = f"The model '{self._name}' has no running engine, and one is starting: {why}. Send the request again."
         return NoReplicaYet(message, retry_after_s=retry_after_s)
 

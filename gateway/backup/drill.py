@@ -298,6 +298,8 @@ def _of_adapters(installation: Installation, digests: tuple[str, ...], manifest:
     """Read the files of every adapter that a row names, and compare their digests.
 
     Adapters that were missing when a backup was made are missing in it, and named by it.
+
+    manifest: the manifest of the restored backup; None where an archive was restored.
     """
     known_missing = set(manifest.missing_digests) if manifest is not None else set()
     wrong = []

@@ -42,6 +42,8 @@ def _open_all(root: Path, stack: ExitStack, with_spent: bool) -> dict[Path, IO[b
     A segment is removed once a newer one, perhaps of another journal, has its records. If a listed segment is gone
     before it can be opened, its records are in a segment that is opened, or in one that did not exist when files were
     listed; the caller lists the files again to find such a one.
+
+    with_spent: True: segments that the ledger no longer needs are opened, too.
     """
     opened: dict[Path, IO[bytes]] = {}
     for path in _files(root, with_spent):

@@ -136,6 +136,7 @@ async def restore_backup(
     dsns: the owner restores; where gateways have another role, that role gets its rights.
     mark: the marker of `marked`.
     force: True: the present database and keys are replaced.
+    report: called with a sentence at each step.
 
     Raises BackupError: when keys or a database are in the way and `force` is False, or the backup cannot be restored.
     Raises OSError: when a file cannot be written.

@@ -62,6 +62,7 @@ async def rewind(
 
     at: None: the last moment that the archive has.
     force: True: a database that is there already is set aside. It is put back if the restore fails.
+    report: called with a sentence at each step.
 
     Blocks its event loop: a process of its own does nothing else.
 

@@ -51,6 +51,8 @@ async def take_backup(
 
     Blocks its event loop: a process of its own does nothing else.
 
+    version: the version of Lorikeet that the manifest names. report: called with a sentence at each step.
+
     Raises BackupError: when the folder is not empty, or something of the installation is missing.
     Raises OSError: when a file cannot be read or written.
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.

@@ -43,6 +43,8 @@ def find_late(backlogs: Iterable[tuple[Backlog, T]], work_per_s: float, now_s: f
 
     A backlog comes with something that names its batch, which is returned. Batches are served by their deadlines, which
     keeps all of them where any order does (Liu and Layland, 1973).
+
+    work_per_s: the work that the pool did in a second lately.
     """
     is_urgent, needed_s = False, 0.0
     hopeless: list[T] = []
@@ -70,7 +72,10 @@ class Pace:
         self._since_s, self._work = now_s, 0.0
 
     def note(self, work: float, now_s: float) -> None:
-        """Record that a line has ended."""
+        """Record that a line has ended.
+
+        work: the work of the line, in the unit of backlogs.
+        """
         self._ended.append((now_s, work))
         self._work += work
         while len(self._ended) > WINDOW_LINES and self._ended[0][0] < now_s - WINDOW_S:

@@ -76,7 +76,10 @@ class Asker(msgspec.Struct, eq=False):
     work_done: dict[str, float] = {}
 
     def done(self, model: str, work: float) -> None:
-        """Record the end of a line of a model."""
+        """Record the end of a line of a model.
+
+        work: the work that the line was in the end.
+        """
         name = self._name_of(base_of(model))
         self.num_left[name] = max(0, self.num_left.get(name, 0) - 1)
         self.num_done[name] = self.num_done.get(name, 0) + 1

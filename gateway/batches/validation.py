@@ -52,6 +52,8 @@ async def check_file(
 ) -> Verdict | None:
     """Check the input file of a batch and store its lines; return None if another gateway has the batch by then.
 
+    pieces: the content of the file. num_bytes: the size of the file. max_line_bytes: the most bytes of a line.
+
     Raises RuntimeError: when the process dies.
     """
     if num_bytes > MAX_FILE_BYTES:

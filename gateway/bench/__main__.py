@@ -56,7 +56,10 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> argparse.Namespace:
-    """Parse the command line, whose defaults the environment may give."""
+    """Parse the command line, whose defaults the environment may give.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench", description=__doc__)
     add = parser.add_argument
     add("--url", type=_url, default=environ.get("OPENAI_BASE_URL"), help="the server (default: OPENAI_BASE_URL)")
@@ -120,7 +123,10 @@ async def _print_rows(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the server that the arguments name; return 0 if all requests were answered, 2 for wrong usage, else 1."""
+    """Measure the server that the arguments name; return 0 if all requests were answered, 2 for wrong usage, else 1.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv, os.environ)
     try:
         with contextlib.ExitStack() as stack:

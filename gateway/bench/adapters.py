@@ -138,7 +138,10 @@ async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, 
 
 
 async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Measure the gaps of running streams while tokens of a resident adapter, or of cold ones, are asked for."""
+    """Measure the gaps of running streams while tokens of a resident adapter, or of cold ones, are asked for.
+
+    rounds: how often each of the two is measured, in turns.
+    """
     gaps: dict[str, list[float]] = {"resident": [], "cold": []}
     loads: dict[str, list[float]] = {"resident": [], "cold": []}
     for _ in range(rounds):
@@ -158,6 +161,9 @@ async def measure_bad_uploads(server: Server, bad: Path, count: int, rounds: int
     """Measure tokens per second of running streams, alone and while adapters are refused one after the other.
 
     The rates are over all rounds together; `ratio_worst` is the slowest run beside the uploads.
+
+    bad: the file that is refused. count: the uploads in one run. rounds: how often each of the two is measured, in
+    turns.
     """
     runs: dict[str, list[Run]] = {"alone": [], "beside": []}
     outcomes: Counter[str] = Counter()
@@ -250,7 +256,10 @@ async def _print_rows(args: argparse.Namespace, access: dict[str, str], folder: 
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.adapters", description=__doc__)
     add = parser.add_argument
     add("--serve", type=Path, metavar="FOLDER", required=True, help="data folder of the server it starts, made anew")
@@ -264,7 +273,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark from the command line; return 0, or 1 where the server cannot be measured."""
+    """Run the benchmark from the command line; return 0, or 1 where the server cannot be measured.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     try:
         with _site(args) as (access, folder), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -90,7 +90,10 @@ def _say(text: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.batches", description=__doc__)
     add = parser.add_argument
     add("--serve", type=Path, metavar="FOLDER", default=Path("build/bench-batches"), help="data folder of its server")
@@ -104,7 +107,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0, or 1 where the bound is missed or the server cannot be measured."""
+    """Run the benchmark; return 0, or 1 where the bound is missed or the server cannot be measured.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     try:
         with (

@@ -79,7 +79,10 @@ class Connection(asyncio.Protocol):
             self._reply.set_result(int(self._received[9:12]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the request that is under way, if there is one."""
+        """Fail the request that is under way, if there is one.
+
+        error: not read.
+        """
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(ConnectionResetError("the server closed the connection"))
 

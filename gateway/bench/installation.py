@@ -86,6 +86,8 @@ def running(
     folder: an empty folder that every user can pass through. num_replicas: the number of engines of the only pool.
     over_tcp: True: the only engine is reached over TCP with keys, as an engine on another machine. gateway: the module
     that a gateway process runs, with its arguments. settings_of: more variables of gateways.
+    num_tenants: the projects that are made. with_limits: True: each project gets limits. engine_flags: further flags of
+    the engines.
     """
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,10 @@ def running(
 
 
 async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str], public_key: str | None) -> None:
-    """Make the pool that gateways serve, with a replica at each endpoint."""
+    """Make the pool that gateways serve, with a replica at each endpoint.
+
+    public_key: the key that the engines prove over TCP; None: they are reached by sockets of this machine.
+    """
     async with await Database.connect(dsn) as database, database.acquire() as conn:
         digest = model_digest(model_dir)
         async with conn.transaction():
@@ -146,7 +151,10 @@ async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str], public_key:
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
-    """Create `count` projects, and return a key of each."""
+    """Create `count` projects, and return a key of each.
+
+    with_limits: True: each project gets limits.
+    """
     await migrate(dsn)
     keys = []
     async with await Database.connect(dsn) as database, database.acquire() as conn:

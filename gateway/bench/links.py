@@ -60,7 +60,10 @@ async def waits(installations: Sequence[Installation], num_calls: int, rng: rand
 async def used_us(
     installation: Installation, requests: Sequence[bytes], rate: float, seconds: float
 ) -> tuple[float, float]:
-    """Return the microseconds of processor time for one request: the gateway's, and the engine's."""
+    """Return the microseconds of processor time for one request: the gateway's, and the engine's.
+
+    rate: the requests a second. seconds: how long they are sent.
+    """
     pids = (installation.gateways[0].pid, installation.engines[0].pid)
     port = installation.ports[0]
     connections = Connections([await connect("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)])
@@ -170,7 +173,10 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.links", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -188,7 +194,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark from the command line; return 0, or 1 where a bound does not hold."""
+    """Run the benchmark from the command line; return 0, or 1 where a bound does not hold.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     configure_logging("error")
     with (

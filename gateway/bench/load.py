@@ -108,6 +108,8 @@ def quantile_ms(values_s: Sequence[float], q: float, digits: int = 1) -> float |
     """Return the q-quantile of times, in milliseconds; None of none.
 
     It is the smallest value that at least a share q of all values do not exceed.
+
+    q: between 0 and 1. digits: the decimals of the result.
     """
     if not values_s:
         return None

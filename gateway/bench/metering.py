@@ -51,7 +51,10 @@ class NoMeter:
     journal_id = "none"
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Do nothing with a request that was sent."""
+        """Do nothing with a request that was sent.
+
+        num_prompt_tokens: not read.
+        """
 
     def progressed(self, counts: list[Count]) -> None:
         """Do nothing with counts of tokens."""
@@ -217,7 +220,10 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure each number of chunks; return 0 if the ledger has every request in the end, else 1."""
+    """Measure each number of chunks; return 0 if the ledger has every request in the end, else 1.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.metering", description=__doc__)
     add = parser.add_argument
     add("--requests-per-s", type=float, default=2000.0)

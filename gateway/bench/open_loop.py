@@ -89,7 +89,10 @@ class _Counted:
 async def at_rate(
     connections: Connections, requests: Iterable[bytes], per_s: float, seconds: float, rng: random.Random
 ) -> dict[str, Any]:
-    """Send requests at a mean rate with Poisson arrivals; return the row of figures, latencies in ms."""
+    """Send requests at a mean rate with Poisson arrivals; return the row of figures, latencies in ms.
+
+    per_s: the mean number of requests a second. seconds: how long they are sent.
+    """
     loop = asyncio.get_running_loop()
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
@@ -122,7 +125,10 @@ async def at_rate(
 async def as_fast_as_possible(
     connections: Connections, requests: Iterable[bytes], num_streams: int, seconds: float
 ) -> dict[str, Any]:
-    """Have each stream send its next request when it is answered; return the row of figures, latencies in ms."""
+    """Have each stream send its next request when it is answered; return the row of figures, latencies in ms.
+
+    seconds: how long requests are sent.
+    """
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
     waiting = itertools.cycle(requests)

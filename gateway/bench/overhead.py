@@ -97,7 +97,10 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.overhead", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -117,7 +120,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def ours(installation: Installation, max_tokens: int, prompts: str = "question") -> Server:
-    """Return our own gateways as a server to measure, with requests by all keys in turn."""
+    """Return our own gateways as a server to measure, with requests by all keys in turn.
+
+    prompts: the kind of prompts, as for `bodies_of`.
+    """
     keys, bodies = itertools.cycle(installation.keys), bodies_of(max_tokens, prompts, len(installation.keys))
     requests = (post(PATH, key, body) for key, body in zip(keys, bodies, strict=False))
     return Server("lorikeet", prompts, installation.ports, requests, installation.cpu_s)
@@ -131,7 +137,10 @@ def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
 
 
 def bodies_of(max_tokens: int, prompts: str = "question", num_tenants: int = 1) -> Iterator[bytes]:
-    """Yield bodies of chats without end, each with another prompt, of all tenants in turn."""
+    """Yield bodies of chats without end, each with another prompt, of all tenants in turn.
+
+    prompts: the kind of prompts: `question`: a short one; `text`: a long one; else conversations that grow.
+    """
     for number in itertools.count():
         messages = _messages(prompts, *divmod(number, num_tenants))
         yield msgspec.json.encode({"model": MODEL_NAME, "messages": messages, "max_tokens": max_tokens})
@@ -186,7 +195,10 @@ def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the overhead of our gateway and of others; return 0 if ours answered all requests, else 1."""
+    """Measure the overhead of our gateway and of others; return 0 if ours answered all requests, else 1.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

@@ -40,7 +40,10 @@ KINDS = ("chat", "not stored", "stored")
 
 
 def request(kind: str, key: str, rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
-    """Return the bytes of a request for some tokens, by one of KINDS."""
+    """Return the bytes of a request for some tokens, by one of KINDS.
+
+    kind: "chat", or a response: "stored" or not. stream: True: the reply is streamed.
+    """
     asked = chat(rng, max_tokens, stream=stream)
     if kind == "chat":
         return post(PATH, key, asked)
@@ -54,7 +57,7 @@ async def used_us(
 ) -> float:
     """Return the microseconds of processor time that one gateway takes for a request.
 
-    gateway: the index of the gateway.
+    gateway: the index of the gateway. rate: the requests a second. seconds: how long they are sent.
     """
     port, pid = installation.ports[gateway], installation.gateways[gateway].pid
     connections = Connections([await connect("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)])
@@ -141,7 +144,10 @@ Measure = Callable[[Installation, argparse.Namespace, random.Random], Coroutine[
 def measured(
     measure: Measure, args: argparse.Namespace, folder: Path, engine_flags: Sequence[str], num_gateways: int = 1
 ) -> dict[str, Any]:
-    """Return the figures that a measurement takes at an installation of its own."""
+    """Return the figures that a measurement takes at an installation of its own.
+
+    num_gateways: the number of its gateway processes.
+    """
     folder.mkdir(mode=0o711)
     flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS * num_gateways))
     with running(
@@ -164,7 +170,10 @@ async def store(dsn: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.responses", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -198,7 +207,10 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the cost of a response beside a chat; return the exit status."""
+    """Print the cost of a response beside a chat; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     configure_logging("error")
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

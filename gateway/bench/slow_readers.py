@@ -53,7 +53,10 @@ class Streams:
         self._readers: list[asyncio.Task[None]] = []
 
     async def begin(self, port: int, keys: Sequence[str], count: int) -> None:
-        """Open `count` connections, ask for a long stream on each, and begin to read them as `pause_s` says."""
+        """Open `count` connections, ask for a long stream on each, and begin to read them as `pause_s` says.
+
+        port: the port of the gateway.
+        """
         loop = asyncio.get_running_loop()
         for number in range(count):
             sock = socket.socket()
@@ -128,7 +131,10 @@ async def measure(installation: Installation, args: argparse.Namespace) -> list[
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.slow_readers", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -156,7 +162,10 @@ def table_line(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure with clients that read slowly; return 0 if no other client's request failed, else 1."""
+    """Measure with clients that read slowly; return 0 if no other client's request failed, else 1.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

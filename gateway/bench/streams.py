@@ -51,7 +51,10 @@ class NoBooks:
         self._telling: set[asyncio.Task[None]] = set()
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Do nothing with a request that was sent."""
+        """Do nothing with a request that was sent.
+
+        num_prompt_tokens: not read.
+        """
 
     def progressed(self, counts: list[Count]) -> None:
         """Do nothing with counts of tokens."""
@@ -80,7 +83,10 @@ class NoBooks:
 
 
 def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
-    """Return the body of a chat request with a prompt of about PROMPT_BYTES."""
+    """Return the body of a chat request with a prompt of about PROMPT_BYTES.
+
+    stream: True: the reply is streamed.
+    """
     text = ""
     while len(text) < PROMPT_BYTES - 100:
         text += f"{rng.choice(WORDS)} "
@@ -90,7 +96,10 @@ def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
 
 
 async def used_us(installation: Installation, requests: Sequence[bytes], rate: float, seconds: float) -> float:
-    """Return microseconds of the gateway's processor time for one request, beyond what an idle gateway uses."""
+    """Return microseconds of the gateway's processor time for one request, beyond what an idle gateway uses.
+
+    rate: the requests a second. seconds: how long they are sent.
+    """
     connections = Connections([await connect("127.0.0.1", installation.ports[0]) for _ in range(MAX_CONNECTIONS)])
     try:
         if set(await asyncio.gather(*map(connections.ask, requests))) != {200}:
@@ -200,7 +209,10 @@ def _installed(
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.streams", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -236,7 +248,10 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the cost of a streamed chat; return the exit status."""
+    """Print the cost of a streamed chat; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     configure_logging("error")
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

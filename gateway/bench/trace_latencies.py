@@ -86,7 +86,10 @@ class Measurement(msgspec.Struct, frozen=True):
         return max(each.p99_ms for each in self.rounds)
 
     def line(self, name: str, rate: float) -> str:
-        """Return a line of the table."""
+        """Return a line of the table.
+
+        name: the name of the gateway. rate: the requests a second.
+        """
         p99s, num = [each.p99_ms for each in self.rounds], sum(each.num_requests for each in self.rounds)
         p50 = statistics.median(each.p50_ms for each in self.rounds)
         cpu = statistics.median(each.cpu_ms for each in self.rounds)

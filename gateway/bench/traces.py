@@ -114,7 +114,8 @@ async def cpu_us(
 ) -> float:
     """Return the microseconds of processor time of a request, over all threads.
 
-    wait: tells whether to send spans first.
+    wait: tells whether to send spans first. number: the number of requests. header: the header `traceparent` of each;
+    "" for none.
     """
 
     async def run(number: int) -> None:
@@ -132,7 +133,10 @@ async def cpu_us(
 
 
 async def measure(number: int, num_items: int, collector_url: str) -> list[Row]:
-    """Return a row for each way: without traces, with a header that goes through, and with every request traced."""
+    """Return a row for each way: without traces, with a header that goes through, and with every request traced.
+
+    number: the requests of each way. num_items: the items of a reply.
+    """
     path = RequestPath(num_items)
 
     def never() -> bool:
@@ -171,7 +175,10 @@ def _is_behind(exporter: Exporter) -> bool:
 
 
 def sdk_us(number: int) -> float | None:
-    """Return the microseconds in which OpenTelemetry's SDK makes three such spans; None where it is not installed."""
+    """Return the microseconds in which OpenTelemetry's SDK makes three such spans; None where it is not installed.
+
+    number: how often the spans are made.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
         from opentelemetry.sdk.trace import TracerProvider
@@ -210,7 +217,10 @@ def sdk_us(number: int) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if spans were lost, requests failed, or a collector made answers late, else 0."""
+    """Run the benchmark; return 1 if spans were lost, requests failed, or a collector made answers late, else 0.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.traces", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="requests of each row")
     parser.add_argument("--items", type=int, default=16, help="items of each reply")

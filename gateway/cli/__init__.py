@@ -14,6 +14,9 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command; returns its exit code.
 
+    argv: the words of the command line, without the program's name; None: those of this process. environ: the
+    environment; None: this process's.
+
     Raises SystemExit: for `--help` and wrong usage, as argparse does.
     """
     try:

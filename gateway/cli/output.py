@@ -22,7 +22,10 @@ STANDARD_OUTPUT = Path("-")
 
 
 def add_out_flags(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add the flags of a verb that writes a file: where it goes, and whether it may take the place of another."""
+    """Add the flags of a verb that writes a file: where it goes, and whether it may take the place of another.
+
+    required: True: the flag of the file must be given.
+    """
     parser.add_argument("--out", type=Path, required=required, metavar="PATH", help=f"{help}; - for standard output")
     parser.add_argument("--force", action="store_true", help="replace a file that exists")
 

@@ -15,6 +15,8 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def name_part(name: str, what: str = "adapter name") -> str:
     """Return the name of an adapter, or of an alias, which follows the same rule.
 
+    what: the word for the name in the error's message.
+
     Raises CommandFailed: when the name breaks the rule.
     """
     from adapters.ref import check_adapter_name

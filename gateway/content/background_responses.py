@@ -106,7 +106,11 @@ class BackgroundResponses:
             return await db.insert_background(conn, new, first, max_open=MAX_OPEN)
 
     async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> Claim | None:
-        """Take the next response that no gateway runs; None where there is none."""
+        """Take the next response that no gateway runs; None where there is none.
+
+        owner: the id of this gateway. lease_s: the seconds after which another gateway may take the response.
+        max_of_one: the most responses of one project that run at once.
+        """
         async with self._database.acquire() as conn:
             row = await db.claim_background(conn, owner, lease_s=lease_s, max_of_one=max_of_one)
             if row is None:
@@ -132,7 +136,10 @@ class BackgroundResponses:
         return {(row.id, row.fence): row.is_cancelled for row in rows}
 
     async def append(self, turn: Turn, first_number: int, events: Events) -> bool:
-        """Add the next events; return False where another gateway has the response by now."""
+        """Add the next events; return False where another gateway has the response by now.
+
+        first_number: the number of the first of these events in the response's stream.
+        """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         async with self._database.acquire() as conn:
             return await db.append_events(conn, turn, segment)
@@ -150,6 +157,7 @@ class BackgroundResponses:
         """Add the last events, set the response's final status, and store it as any response, all or nothing.
 
         Return False as `append` does. stored: None where no further response can follow it; the request is kept then.
+        first_number: as for `append`. request: the request of the response, as JSON.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)

@@ -197,7 +197,11 @@ class Conversations:
         order: Literal["asc", "desc"],
         limit: int,
     ) -> tuple[list[ItemJson], bool] | Literal["absent", "unknown_cursor"]:
-        """Return a page of items, and whether there is more."""
+        """Return a page of items, and whether there is more.
+
+        after: the id of the item before the page; None: it is the first page. Return "absent" where the caller has no
+        such conversation, and "unknown_cursor" where the conversation has no item `after`.
+        """
         project_id = caller.project_id
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, project_id, conversation_id, caller.models) is None:

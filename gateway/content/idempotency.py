@@ -122,7 +122,11 @@ class Idempotency:
         wait_s: float = WAIT_S,
         sure_s: float = SURE_S,
     ) -> None:
-        """Start without running requests. room: the bound on stored content; None: there is none."""
+        """Start without running requests.
+
+        room: the bound on stored content; None: there is none. wait_s: the most seconds for which a request waits for
+        another one of its key. sure_s: the seconds without a sign of life after which a request counts as lost.
+        """
         self._room = room
         self._database = database
         self._cipher = cipher
@@ -230,6 +234,7 @@ class Idempotency:
 
         small: the write to do instead where there is no room for num_bytes. Signs of life go on until the end is
         written: no gateway takes the request for lost before.
+        num_bytes: the bytes of memory that the write holds.
         """
         execution.is_ending = True
 

@@ -40,7 +40,10 @@ class ContentRoom:
         self._stored: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     async def take(self, conn: Connection, project_id: str, num_bytes: int) -> bool:
-        """Count content that is about to be stored, and tell whether there is room for it."""
+        """Count content that is about to be stored, and tell whether there is room for it.
+
+        conn: the connection on which the content is counted. num_bytes: the bytes to store.
+        """
         if self._disk.is_low():
             return False
         if not self._max_bytes:

@@ -163,7 +163,11 @@ class Transcript:
         choice.is_cut = self._room.is_cut
 
     def add_call(self, index: int, name: str | None, arguments: str) -> None:
-        """Add to a choice's call of a tool; its name comes first."""
+        """Add to a choice's call of a tool; its name comes first.
+
+        index: the index of the choice. name: the tool's name where a call begins; None: the arguments belong to the
+        last call.
+        """
         choice = self._choice(index)
         if name is not None:
             self._room.begin()

@@ -76,7 +76,10 @@ class Watches:
         return bool(done)
 
     async def _watch(self, slot: Slot, ended: asyncio.Event | None) -> None:
-        """Wait until no request runs for the slot any more, for at most wait_s."""
+        """Wait until no request runs for the slot any more, for at most wait_s.
+
+        ended: set when the request ends, if it runs in this gateway; None: the database is asked.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 if ended is not None:

@@ -133,7 +133,10 @@ _SET = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]
 
 
 async def _begin_session(settings: Mapping[str, str], niceness: int, conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection."""
+    """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection.
+
+    niceness: as for `Database.connect`.
+    """
     await read_whole_numbers(conn)
     await conn.execute(_SET, list(settings), list(settings.values()))
     if niceness:
@@ -168,6 +171,7 @@ class Database:
         """Open a pool of connections. settings: settings of PostgreSQL for each connection.
 
         niceness: the niceness of the server's processes behind the connections, where `lower_priority` can set it.
+        min_size, max_size: the least and the most open connections.
 
         Raises one of `UNUSABLE`: when the connection string or the schema is wrong.
         Raises one of `UNAVAILABLE`: when the database cannot be reached.

@@ -23,6 +23,8 @@ async def lower_priority(conn: asyncpg.Connection[asyncpg.Record], niceness: int
 
     Return whether it is lowered. Return False where the server is on another machine, runs as another user, or is
     behind a pooler that shares its processes among clients.
+
+    niceness: the niceness of the process, from 0 to 19.
     """
     pid = conn.get_server_pid()
     return bool(await conn.fetchval(_IS_OWN, pid)) and _lower(pid, niceness)

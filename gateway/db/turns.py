@@ -22,7 +22,10 @@ _IS_FREE = "SELECT pg_try_advisory_xact_lock_shared($1)"
 
 
 async def is_free(conn: Connection, lock_key: int) -> bool:
-    """Tell whether no process has a turn, without taking it."""
+    """Tell whether no process has a turn, without taking it.
+
+    lock_key: the number by which the turn is known.
+    """
     return bool(await conn.fetchval(_IS_FREE, lock_key))
 
 

@@ -146,6 +146,8 @@ class ExperimentBookkeeper(Worker):
         """Skip the event that cannot be counted, once it is alone in its batch; return how many to take next.
 
         Other events, of other tenants, wait behind it.
+
+        most: the number of events that the failed batch was allowed to have.
         """
         if most > 1:
             return most // 2

@@ -72,6 +72,8 @@ class _Unit(msgspec.Struct):
 async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
     """Add the oldest events to units and sums, in the caller's transaction; None if another transaction does so now.
 
+    most: the most events to add.
+
     Raises OlderRequest: when the transaction has to be begun anew.
     """
     if not await try_lock(conn):

@@ -82,7 +82,10 @@ def vote_event(vote: Vote, sign: int = 1) -> Event:
 
 
 def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
-    """Return the state of a unit by its rows alone; None where it was never exposed."""
+    """Return the state of a unit by its rows alone; None where it was never exposed.
+
+    window_us: the length of the outcome window in microseconds.
+    """
     requests = (request_event(request, rows.usage.get(request.request_id, ())) for request in rows.requests)
     return folded([*requests, *map(vote_event, rows.votes)], window_us)
 
@@ -94,7 +97,8 @@ def with_outcomes_before(
 
     They come from the unit's states in the project's other experiments. States of units never exposed are left out.
 
-    states: for each unit, its states in all experiments of a project that have the same source of units.
+    states: for each unit, its states in all experiments of a project that have the same source of units. scopes: the
+    facts about each experiment, by its id.
     """
     alike: dict[tuple[str, str, bytes], list[tuple[str, UnitState]]] = {}
     for (experiment_id, digest), state in states.items():
@@ -113,7 +117,10 @@ def with_outcomes_before(
 
 
 def has_all_requests(rows: UnitRows, state: UnitState | None) -> bool:
-    """Tell whether the first request of a unit still has its row: old rows are deleted, and a state outlives them."""
+    """Tell whether the first request of a unit still has its row: old rows are deleted, and a state outlives them.
+
+    state: None: the unit was never exposed, so that no row is lacking.
+    """
     return state is None or any(request.request_id == state.first_id for request in rows.requests)
 
 
@@ -215,7 +222,8 @@ def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTot
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:
     """Return the counts of an attempt, and its times in microseconds by name.
 
-    rows: in the order of their revisions; each after the first holds the difference to a better count.
+    rows: in the order of their revisions; each after the first holds the difference to a better count. is_whole: True:
+    the attempt is the whole request; False: it is one prompt of several.
     """
     finish = rows[-1].finish_reason
     cost_nanos = sum(row.cost_nanos for row in rows)

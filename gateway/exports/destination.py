@@ -100,7 +100,10 @@ def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:
 
 
 def join_secret(shown: dict[str, Any], secret: str | None) -> Destination:
-    """Return the destination that `split_secret` divided."""
+    """Return the destination that `split_secret` divided.
+
+    shown: the fields of the destination without its secret. secret: None where it has none.
+    """
     whole = shown if secret is None else shown | {"secret_access_key": secret}
     return msgspec.convert(whole, Destination)  # type: ignore[no-any-return]  # a union is no type
 

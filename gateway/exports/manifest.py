@@ -84,7 +84,10 @@ def make_manifest(
     library: str | None,
     file: FileEntry,
 ) -> Manifest:
-    """Return the manifest of an export."""
+    """Return the manifest of an export.
+
+    library: the version of the library that wrote the file; None where none did.
+    """
     return Manifest(
         format_version=FORMAT_VERSION,
         organization_id=request.organization_id,

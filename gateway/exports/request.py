@@ -100,6 +100,8 @@ def make_request(
 ) -> ExportRequest:
     """Return the request for an export.
 
+    project_id: None: all projects of the organization.
+
     Raises WrongExport: when a field is wrong; the error names the field.
     """
     if kind not in KINDS:

@@ -20,12 +20,18 @@ class BucketPieces:
         self._bucket = bucket
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
-        """Store a piece of a part as an object."""
+        """Store a piece of a part as an object.
+
+        number: the number of the piece, from 0 on.
+        """
         with _failures("written"):
             obstore.put(self._bucket, f"{_prefix(project_id, part_id)}{number}", data)
 
     def read(self, project_id: str, part_id: str, number: int) -> bytes | None:
-        """Return a piece of a part; None where there is none."""
+        """Return a piece of a part; None where there is none.
+
+        number: the number of the piece, from 0 on.
+        """
         with _failures("read"):
             try:
                 return bytes(obstore.get(self._bucket, f"{_prefix(project_id, part_id)}{number}").bytes())

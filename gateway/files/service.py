@@ -75,7 +75,11 @@ class Files:
         keep_seconds: int | None,
         file_id: str | None = None,
     ) -> NewFile:
-        """Return the row of a file that is about to be made. file_id: the file's id, where it was chosen before."""
+        """Return the row of a file that is about to be made.
+
+        file_id: the file's id, where it was chosen before. num_bytes: the size of the file. keep_seconds: the seconds
+        after which the file expires; None: never.
+        """
         file_id = file_id or new_id("file")
         sealed = self._cipher.seal(name.encode(), _place(project_id, file_id))
         if keep_seconds is None and purpose in ("batch", "batch_output"):
@@ -113,7 +117,11 @@ class Files:
     async def page(
         self, project_id: str, *, purpose: str | None, after: str | None, order: Literal["asc", "desc"], limit: int
     ) -> FilePage | None:
-        """Return a page of files; None where there is no file `after`."""
+        """Return a page of files; None where there is no file `after`.
+
+        purpose: only files of this purpose; None: of any. after: the id of the file before the page; None: it is the
+        first page.
+        """
         async with self._database.acquire() as conn:
             if after is not None and await db.get_file(conn, project_id, after) is None:
                 return None

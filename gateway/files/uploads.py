@@ -61,6 +61,8 @@ class Uploads:
     ) -> Upload:
         """Begin an upload of so many bytes.
 
+        keep_seconds: the seconds after which the file expires; None: never.
+
         Raises QuotaExceeded: when there is no room for them, or too many uploads are under way.
         """
         upload_id = new_id("upload")

@@ -132,6 +132,8 @@ def note_user(call: Call, user: str | None, safety_identifier: str | None = None
     """Record the end user of a request for its log line, as the first 64 bits of SHA-256 in hex.
 
     The name itself may be an address or a number that is nobody's business; who knows the name finds the requests.
+
+    user, safety_identifier: the two fields of a request that name its end user; None where absent.
     """
     call.user = _digest(user)
     call.safety_identifier = _digest(safety_identifier)

@@ -39,6 +39,7 @@ def end_server_span(
 
     route: the pattern that matched; None where none did.
     is_our_fault: True where the reply, or its end, is an error of the server.
+    scheme: http or https.
     """
     span = trace.first
     span.name = method if route is None else f"{method} {route}"

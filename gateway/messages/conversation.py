@@ -66,6 +66,9 @@ def template_turns(
 ) -> Turns:
     """Return the messages of a conversation.
 
+    system: the system prompt; None without one. check_signature: tells whether thinking is as this server has signed
+    it. management: which earlier thinking is left out; None: none.
+
     Raises InvalidRequest: for images and other content that is not text, for calls without a result, results without a
     call, thinking that was changed, and a last message that the model cannot continue.
     """
@@ -96,7 +99,10 @@ def system_text(system: System | None) -> str:
 
 
 def logged_messages(system: System | None, turns: Sequence[MessageParam]) -> Iterator[LoggedMessage]:
-    """Yield the messages of a request, for the request log."""
+    """Yield the messages of a request, for the request log.
+
+    system: the system prompt; None without one.
+    """
     if prompt := system_text(system):
         yield LoggedMessage("system", prompt)
     for turn in turns:
@@ -212,7 +218,10 @@ def _is_billing(block: SystemBlock) -> bool:
 
 
 def _clear_thinking(messages: Sequence[Message], management: ContextManagement | None) -> None:
-    """Leave out the thinking of all turns but the last ones, where that is asked for."""
+    """Leave out the thinking of all turns but the last ones, where that is asked for.
+
+    management: None: nothing is left out.
+    """
     edits = management.edits if management is not None else None
     for edit in edits or ():
         if edit.keep == "all":

@@ -73,7 +73,10 @@ def text_request(wire: CreateMessage, prompt: Conversation) -> TextRequest:
 
 
 def is_to_think(thinking: Thinking | None) -> bool:
-    """Tell whether the model is asked to think."""
+    """Tell whether the model is asked to think.
+
+    thinking: the request's field; None where it is absent.
+    """
     return thinking is not None and thinking.type != "disabled"
 
 
@@ -92,6 +95,8 @@ def _arguments(thinking: Thinking | None, output: OutputConfig | None) -> Sequen
     """Return the arguments of the chat template.
 
     Clients send the fields to every model, so that a template which does not read them changes nothing.
+
+    thinking, output: the request's fields; None where they are absent.
     """
     arguments = [Argument("enable_thinking", is_to_think(thinking), "thinking", is_optional=True)]
     if output is not None and output.effort is not None:

@@ -58,7 +58,10 @@ class Meter:
         return self._journal.id
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Record that a request is sent to an engine."""
+        """Record that a request is sent to an engine.
+
+        num_prompt_tokens: the tokens of the prompt where the request holds text; None: those of its token ids.
+        """
         opened = Opened(
             request.request_id,
             request.attempt,
@@ -109,7 +112,10 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record the usage of an attempt that another attempt replaced."""
+        """Record the usage of an attempt that another attempt replaced.
+
+        source: as for `record`.
+        """
         self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)

@@ -125,6 +125,8 @@ def made_up(running: Running, finished_at_ns: int) -> Ended:
 
     The record has the usage that the request's client may have seen; the engine's own count, should it come, replaces
     it.
+
+    finished_at_ns: the time of its end in Unix nanoseconds.
     """
     opened = running.opened
     usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)

@@ -105,7 +105,10 @@ class RouteMetrics:
             self._branches.count(route, node, branch)
 
     def tried(self, route: str, outcome: str, *, is_followed: bool = False) -> None:
-        """Count an attempt that has failed or begun to answer. is_followed: another target is tried after it."""
+        """Count an attempt that has failed or begun to answer.
+
+        is_followed: another target is tried after it. route: the name of the route. outcome: how the attempt ended.
+        """
         self._attempts.count(route, outcome)
         if is_followed:
             self._fallbacks.count(route, outcome)

@@ -124,7 +124,10 @@ class Admitting:
         return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that calls `close` and, the first time, has the transcript written in the background."""
+        """Return a function that calls `close` and, the first time, has the transcript written in the background.
+
+        close: ends the run.
+        """
         is_kept = False
 
         def close_and_log() -> None:

@@ -20,7 +20,11 @@ More would be hundreds of megabytes of JSON.
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
-    """Return the most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
+    """Return the most tokens to generate, such that prompt and completion fit the context and the tenant's bounds.
+
+    context: the tokens of the model's context. default: the most tokens where neither the request nor the adapter's
+    owner sets a bound.
+    """
     check_prompt(sizes, num_prompt_tokens, request.names.this_prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
     needed = 1 if request.max_tokens is None or request.clips_max_tokens else request.max_tokens
@@ -61,6 +65,8 @@ def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
 def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
     """Check the size of a prompt.
 
+    sizes: the tenant's bounds. field: the client's name of the prompt.
+
     Raises InvalidRequest: for a prompt that is larger than its tenant's may be.
     """
     allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
@@ -83,7 +89,9 @@ def too_long(
 ) -> InvalidRequest:
     """Return the error for a prompt of num_tokens tokens.
 
-    is_at_least: True: the prompt has at least num_tokens tokens, since it was not read to its end.
+    is_at_least: True: the prompt has at least num_tokens tokens, since it was not read to its end. context: the tokens
+    of the model's context. asked, asked_field: the tokens that the request wants of the completion, and the client's
+    name of that number; None where the prompt alone is too long.
     """
     count = f"at least {num_tokens}" if is_at_least else str(num_tokens)
     where = f"'{prompt_field}'" if prompt_field.endswith("]") else f"the {prompt_field}"
@@ -126,6 +134,7 @@ def check_dimensions(dimensions: int | None, size: int, sizes: tuple[int, ...]) 
 
     size: the size of the model's embeddings.
     sizes: the sizes that the model was trained to have its embeddings shortened to; () for none.
+    dimensions: None: the client wants the whole embedding.
 
     Raises InvalidRequest: for a size that would cut off a part of what the embedding says.
     """
@@ -154,6 +163,8 @@ def num_logprob_values(request: GenerateRequest) -> int:
 
 def check_logprobs(num_values: int, field: str) -> None:
     """Check how many log-probabilities all prompts of an HTTP request ask for with this field.
+
+    num_values: the log-probabilities of all prompts together.
 
     Raises InvalidRequest: when they are more than `MAX_LOGPROB_VALUES`.
     """

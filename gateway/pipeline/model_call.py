@@ -177,7 +177,11 @@ class ModelCall:
     def _answered(
         self, request: GenerateRequest, usage: Usage, span: Span | None, first_ns: int | None, reasons: list[str]
     ) -> None:
-        """Record the answer to one prompt; the call ends with the last prompt's answer."""
+        """Record the answer to one prompt; the call ends with the last prompt's answer.
+
+        span: the span of the attempt; None where there is room for no more spans. first_ns: the time of the first token
+        in Unix nanoseconds; None where none came.
+        """
         self._usages[request.request_id] = usage
         self._reasons += reasons
         if span is not None:

@@ -98,7 +98,10 @@ class Placing:
         return found.expose(context.unit, forced_arm=context.forced_arm, is_off=context.is_off)
 
     def expose(self, context: RequestContext, exposure: Exposure | None) -> None:
-        """Record the arm that a request got, and make its reply name the arm."""
+        """Record the arm that a request got, and make its reply name the arm.
+
+        exposure: None: the request is of no experiment, and nothing is recorded.
+        """
         if exposure is not None:
             context.exposed(exposure)
             self._notes.exposed(exposure)
@@ -120,7 +123,10 @@ class Placing:
     def refused(
         self, context: RequestContext, exposure: Exposure | None, service_tier: str, error: GatewayError
     ) -> None:
-        """Record that a request of an experiment was refused, for whatever reason, since arms may differ in that."""
+        """Record that a request of an experiment was refused, for whatever reason, since arms may differ in that.
+
+        exposure: None: the request is of no experiment, and nothing is recorded.
+        """
         if exposure is not None:
             origin = Origin(
                 context.principal.api_key_id, context.endpoint, context.stream, service_tier, self._journal_id

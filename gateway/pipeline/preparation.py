@@ -156,6 +156,8 @@ class Preparation:
     ) -> Prepared:
         """Prepare one text's embedding. A treatment is for completions alone.
 
+        row_id: the id of the text's row in the ledger. exposure: None: the request is of no experiment.
+
         Raises as `completion`.
         """
         capabilities = model.capabilities
@@ -205,6 +207,8 @@ class Preparation:
     ) -> Prepared:
         """Prepare the score of one document. A treatment is for completions alone.
 
+        row_id: the id of the document's row in the ledger. exposure: None: the request is of no experiment.
+
         Raises as `completion`.
         """
         check_task(model.capabilities.task, "rerank")
@@ -237,7 +241,8 @@ class Preparation:
     ) -> MeterTag:
         """Return the facts that a prompt's usage event states beside its counts.
 
-        is_delivered: True if the prompt got all that the arm of its experiment sets.
+        is_delivered: True if the prompt got all that the arm of its experiment sets. exposure: None: the request is of
+        no experiment.
 
         Raises Overloaded: when no more usage can be kept.
         """

@@ -240,7 +240,10 @@ class Run:
         self._begun, self._whole = replayed(self._whole), []
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
-        """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
+        """Await `take` with each prompt's whole answer before the prompt's last item is yielded.
+
+        take: called with the answer.
+        """
         self._before_end = take
 
     def items(self, index: int = 0) -> AsyncGenerator[Item]:
@@ -275,7 +278,10 @@ class Run:
     def _source(
         self, prepared: Prepared, *, may_restart: bool, is_followed: Callable[[GatewayError], bool] = never
     ) -> AsyncGenerator[Item | Restarted]:
-        """Return the items of a prompt, which may have begun."""
+        """Return the items of a prompt, which may have begun.
+
+        may_restart, is_followed: as for `attempts.generated`.
+        """
         is_first = prepared is self._prepared[0]
         if is_first and self._begun is not None:
             source, self._begun = self._begun, None

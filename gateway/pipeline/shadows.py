@@ -157,7 +157,10 @@ class Shadows:
             await asyncio.wait(running, timeout=STOP_S)
 
     def after(self, close: Callable[[], None], shadow: Shadow) -> Callable[[], None]:
-        """Return a function that calls `close` of a run and, the first time, has the copy run in the background."""
+        """Return a function that calls `close` of a run and, the first time, has the copy run in the background.
+
+        close: ends the run.
+        """
         is_offered = False
 
         def close_and_offer() -> None:

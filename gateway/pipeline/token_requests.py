@@ -51,8 +51,8 @@ class TokenRequests:
     ) -> Tokenized:
         """Return a prompt's tokens, as a completion of the same model would have them.
 
-        The system prompt of an adapter that another project shares is left out.
-        field: the client's name of the prompt.
+        The system prompt of an adapter that another project shares is left out. field: the client's name of the prompt.
+        with_strings: True: the text of each token is returned, too.
 
         Raises ModelNotFound: when the caller may use no such model.
         Raises InvalidRequest: when the prompt cannot be tokenized.

@@ -43,6 +43,8 @@ async def make_pool(
 
     address: the ZeroMQ endpoint of an engine that somebody else runs, which becomes the pool's only replica; None
     leaves num_replicas of them to the agents. public_key: the key that this engine proves, where it is on TCP.
+    num_bytes: the bytes of the model's weights; None: not known. settings: the settings of its engines; None: those of
+    the hosts.
     """
     organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
     num_managed = num_replicas if address is None else 0

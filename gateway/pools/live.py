@@ -242,6 +242,8 @@ class LivePools(Mapping[str, Pool]):
         """Return pools with this machine's folders.
 
         The machine's key is announced before an engine on TCP is connected to.
+
+        pool_ids: the ids of the pools; None: all.
         """
         found = await list_served(conn, pool_ids)
         if self._this_machine is None:

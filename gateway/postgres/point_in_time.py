@@ -146,7 +146,10 @@ def remove_database(data_dir: Path) -> None:
 
 
 def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.datetime | None) -> dict[str, str]:
-    """Copy a base backup and the log into a folder, and return the settings with which a server recovers from them."""
+    """Copy a base backup and the log into a folder, and return the settings with which a server recovers from them.
+
+    at: the moment; None: the last one that the archive has.
+    """
     unfinished, wal = placement.home / UNFINISHED, placement.home / LOG_COPY
     for path in (unfinished, wal):
         shutil.rmtree(path, ignore_errors=True)

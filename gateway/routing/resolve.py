@@ -158,7 +158,10 @@ class Resolver:
         return None
 
     def _forget(self, project_id: str | None) -> None:
-        """Forget the routes of a project, and of all projects that call its adapters."""
+        """Forget the routes of a project, and of all projects that call its adapters.
+
+        project_id: None: of all projects.
+        """
         if project_id is not None:
             for each in (project_id, *self._borrowers.pop(project_id, ())):
                 self._found.pop(each, None)
@@ -230,7 +233,8 @@ class Resolver:
     ) -> tuple[str | None, bool]:
         """Return the pool that serves a version, and whether that may be cached.
 
-        wanted: the pool that it has to be; None: any that the project may use.
+        wanted: the pool that it has to be; None: any that the project may use. row: the version; None where there is
+        none, and so no pool. visible: the pools that the project may use.
         """
         if row is None:
             return None, True

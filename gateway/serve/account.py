@@ -56,6 +56,8 @@ def owner_of_models(settings: Settings, account: Account | None) -> Account | No
     """Return the user as which base models are prepared: that of the children, once the folder of models is theirs.
 
     The first start prepares as root, who may install the package that brings the demo's model.
+
+    account: the user of the children; None: they run as this process's user.
     """
     folder = settings.model_cache_dir
     return account if account is not None and folder.exists() and folder.stat().st_uid == account.uid else None

@@ -146,7 +146,10 @@ class Child:
         return Exited(self.name, returncode, ran_s, self.failures, delay_s)
 
     def log_tail(self, count: int = 10) -> str:
-        """Return the last lines that the current or latest process wrote."""
+        """Return the last lines that the current or latest process wrote.
+
+        count: the number of lines.
+        """
         return last_lines(self._log, count, self._log_start)
 
     def signal(self, signum: signal.Signals) -> None:

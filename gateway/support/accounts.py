@@ -45,7 +45,10 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def environ_of(account: Account | None, home: Path) -> dict[str, str]:
-    """Return the changes to the environment of a child that runs as another user. home: a folder of that user."""
+    """Return the changes to the environment of a child that runs as another user.
+
+    home: a folder of that user. account: None: this process's user, and no changes.
+    """
     return {} if account is None else {"HOME": str(home), "USER": account.name, "LOGNAME": account.name}
 
 

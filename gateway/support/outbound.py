@@ -106,7 +106,10 @@ def trusted_authorities() -> ssl.SSLContext:
 
 @functools.cache
 def _authorities_of(_cert_file: str | None) -> ssl.SSLContext:
-    """Read the trusted authorities, once for each value of SSL_CERT_FILE, since that takes tens of milliseconds."""
+    """Read the trusted authorities, once for each value of SSL_CERT_FILE, since that takes tens of milliseconds.
+
+    _cert_file: the value of SSL_CERT_FILE, by which the result is cached; None: it is not set.
+    """
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
@@ -125,6 +128,8 @@ async def send_to(
     """Send a request to the server at an address; give the response, with its body unread.
 
     With TLS, the server has to prove that it is the URL's host.
+
+    content: the body; None without one.
 
     Raises httpx.HTTPError: when the server does not answer or the connection is lost.
     """

@@ -50,6 +50,8 @@ def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
     """Move the lines of every log past max_bytes to `<name>.1`, while processes go on appending to the log.
 
     Lines that they write in between are lost: a bound matters more than a line.
+
+    max_bytes: the size from which on a log is moved.
     """
     for path in folder.glob("*.log"):
         with contextlib.suppress(OSError):  # somebody removed it, or the disk is full
@@ -61,7 +63,10 @@ def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
 
 
 def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
-    """Return the last lines of what was written to a log after since_byte; "" when there is nothing."""
+    """Return the last lines of what was written to a log after since_byte; "" when there is nothing.
+
+    count: the number of lines.
+    """
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -109,6 +114,8 @@ def close_to_others(folder: Path) -> None:
 
 def private_folder(path: Path, uid: int, gid: int) -> Path:
     """Make a folder that only uid can enter, or check that an existing one is of this kind.
+
+    uid, gid: the ids of its user and of its group.
 
     Raises PermissionError: when somebody else made the folder: in a shared place like /tmp that would be a trap.
     """

@@ -61,7 +61,10 @@ class OwnThread:
 
 
 def _end(called: asyncio.Future[None], error: Exception | None) -> None:
-    """End the wait for a call, unless nobody waits any more."""
+    """End the wait for a call, unless nobody waits any more.
+
+    error: the error of the call; None where it succeeded.
+    """
     if called.done():
         return
     if error is None:

@@ -102,6 +102,8 @@ class Authenticator:
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
         """Return a key from the database that is not in the cache, and cache it.
 
+        parsed: the presented key; None: it has not the form of a key.
+
         Raises InvalidApiKey: when the key is not good; the failure is counted.
         Raises TooManyAttempts: when the address has had too many failures, and the key was not good when last seen.
         """
@@ -186,7 +188,12 @@ def principal_of(key: FoundKey) -> Principal:
 
 
 def bearer_token(authorization_header: str | None) -> str:
-    """Return the token of `Bearer <token>`. Raises InvalidApiKey: when there is none."""
+    """Return the token of `Bearer <token>`.
+
+    authorization_header: None where the request has none.
+
+    Raises InvalidApiKey: when there is none.
+    """
     scheme, _, token = (authorization_header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise InvalidApiKey(

@@ -76,6 +76,8 @@ class Throttle:
 
         Parallel guesses cannot overtake the count. Success forgets all failures (`unlock`).
 
+        device: the proof that the person has logged in with this device before; None without one.
+
         Raises TooManyAttempts: when no attempt may be made now.
         Raises Paused: when no attempt of a stranger may be made now.
         """

@@ -51,6 +51,10 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt of a conversation. Messages and tools are plain values of JSON and stay as they are.
 
+        tools: None: none may be called. add_generation_prompt: True: the prompt ends with the beginning of an answer.
+        continue_final_message: True: the prompt ends within the last message. arguments: further variables of the
+        template; None: none.
+
         Raises TemplateError: when the template raises it, or reads an undefined value.
         Raises ValueError: when there is no message, or the last message cannot be continued.
         """
@@ -97,7 +101,10 @@ class ChatTemplate:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        """Return the prompt up to the end of the last message's content, which is found by a mark behind it."""
+        """Return the prompt up to the end of the last message's content, which is found by a mark behind it.
+
+        tools, add_generation_prompt, arguments: as for `render`.
+        """
         if add_generation_prompt:
             raise ValueError("a prompt cannot continue the last message and begin another one")
         content = messages[-1].get("content")

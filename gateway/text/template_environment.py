@@ -72,7 +72,10 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON in the form that models were trained on: unlike jinja2's own filter, without escapes for HTML."""
+    """Return a value as JSON in the form that models were trained on, without jinja2's escapes for HTML.
+
+    The other arguments are those of `json.dumps`.
+    """
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

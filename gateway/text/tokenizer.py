@@ -47,7 +47,11 @@ class Tokenizer:
         *,
         has_segments: bool = True,
     ) -> None:
-        """Set up a tokenizer. has_segments: True: the model is told to which of two texts each token belongs."""
+        """Set up a tokenizer.
+
+        has_segments: True: the model is told to which of two texts each token belongs. templates: the chat templates;
+        None without any. special_tokens: the texts of special tokens by their names in templates.
+        """
         self.has_segments = has_segments
         self.backend = backend
         self._template = ChatTemplate(templates, special_tokens or {}) if templates else None
@@ -95,6 +99,8 @@ class Tokenizer:
         """Return the model's prompt for a conversation.
 
         Messages are as templates expect them: a call's arguments are an object, or a text if they are no object.
+
+        tools: the tools that the model may call. rendering: the request's choices about the template.
 
         Raises InvalidRequest: when there is no template, or it refuses the messages; the error's param is "messages".
         """

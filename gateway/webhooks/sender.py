@@ -64,7 +64,12 @@ class WebhookSender:
         timeout_s: float = TIMEOUT_S,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare the sender. wake: set when a message may wait; None: the sender queries for messages every POLL_S."""
+        """Prepare the sender.
+
+        wake: set when a message may wait; None: the sender queries for messages every POLL_S. allow_private: True:
+        messages may go to private addresses, too. first_delay: the pause after the first failure, from which others
+        grow.
+        """
         self._database = database
         self._secrets = secrets
         self._guard = Guard.of(allow_private=allow_private)
@@ -173,7 +178,10 @@ class WebhookSender:
 
 
 def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:
-    """Return the signature of a message, in the form of Standard Webhooks."""
+    """Return the signature of a message, in the form of Standard Webhooks.
+
+    secret: the secret of the webhook. timestamp_s: the time of the attempt in Unix seconds.
+    """
     digest = hmac.digest(secret, f"{message_id}.{timestamp_s}.{body}".encode(), hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 

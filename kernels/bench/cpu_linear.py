@@ -116,7 +116,10 @@ def _times(
 
 
 def product_times(num_rows: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """Return the milliseconds of all products of a step on the native kernels' path in use, by number of rows."""
+    """Return the milliseconds of all products of a step on the native kernels' path in use, by number of rows.
+
+    rounds: how often each is timed; a time for each round is returned.
+    """
     import torch
 
     library = installed()

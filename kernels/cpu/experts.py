@@ -97,8 +97,9 @@ def add_expert_lora_(
 ) -> None:
     """Add to each row of out the deltas of its adapter's matrices for its expert.
 
-    out [M, sum(sizes)], in place: the outputs of the projections that share x [M, in], side by side.
-    adapters: [N] int64, the adapter of each token, -1: none. factors: [adapters] of EXPERT_FACTORS.
+    out [M, sum(sizes)], in place: the outputs of the projections that share x [M, in], side by side. adapters: [N]
+    int64, the adapter of each token, -1: none. factors: [adapters] of EXPERT_FACTORS. path: as for
+    `kernels.cpu.linear.NativeLinear`.
 
     Factors, and the matrices that they name, may be freed after `wait_for_helpers` of the library.
 

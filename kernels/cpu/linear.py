@@ -49,6 +49,8 @@ class NativeLinear:
     ) -> NativeLinear:
         """Return the product with the quantized weight [out, in], which is not kept.
 
+        kind: the format of the quantized weight. bias: [out]; None without one. path: as for the class.
+
         Raises ValueError: when the matrix is too large or holds a number that is not finite.
         """
         return cls(NativeMatrix.quantized(library, weight, kind), bias, path)

@@ -114,7 +114,7 @@ class NativeMatrix:
     def empty(cls, library: NativeLibrary, parts: Sequence[tuple[int, int]], num_inputs: int) -> NativeMatrix:
         """Return a matrix of zeros, whose memory is to be filled.
 
-        parts: the kind and the number of outputs of each part.
+        parts: the kind and the number of outputs of each part. num_inputs: the inputs of the matrix.
 
         Raises ValueError: when the matrix is too large, or its parts do not fit together.
         """

@@ -86,6 +86,9 @@ def paged_attention_(
     D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. Without tiles N = B and row b
     belongs to sequence b; a row with context 0 becomes zeros. With tiles, rows that belong to none stay as they are.
 
+    window: the positions that a query sees, its own included; None: all up to its own. softcap: the bound of scores; 0:
+    none.
+
     Raises ValueError: when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
     if contexts.tiles is None:

@@ -157,7 +157,10 @@ def workspace_elements(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """Return the number of fp32 elements that the splits of num_rows queries need."""
+    """Return the number of fp32 elements that the splits of num_rows queries need.
+
+    num_heads, num_kv_heads, head_dim: the shape of attention. max_context_len: the longest context.
+    """
     split_length = decode_blocks(head_dim, num_heads // num_kv_heads, dtype, device).split_length
     return num_rows * num_heads * blocks_of(max_context_len, split_length) * _partial_size(head_dim)
 
@@ -175,7 +178,8 @@ def decode_launches(
 ) -> tuple[Launch, Launch]:
     """Return the two launches of `kernels.gpu.attention.paged_attention_` for one query per sequence.
 
-    Row n of q [N, H, D] is of sequence n. blocks: sizes of blocks other than the device's.
+    Row n of q [N, H, D] is of sequence n. blocks: sizes of blocks other than the device's. window, softcap, scales: as
+    for `paged_attention_`.
 
     Raises ValueError: when the workspace is too small or not of fp32.
     """

@@ -107,7 +107,7 @@ def prefill_launch(
 ) -> Launch:
     """Return the launch of `kernels.gpu.attention.paged_attention_` for tiles of queries.
 
-    blocks: sizes of blocks other than the device's.
+    blocks: sizes of blocks other than the device's. window, softcap, scales: as for `paged_attention_`.
 
     Raises ValueError: when the tiles are not of the size that the blocks take.
     """

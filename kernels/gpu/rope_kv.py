@@ -162,7 +162,10 @@ def rope_kv_launch(
     norms: HeadNorms | None,
     scales: Tensor | None = None,
 ) -> Launch:
-    """Return the launch of `rope_and_write_kv_`."""
+    """Return the launch of `rope_and_write_kv_`.
+
+    norms, scales: as for `rope_and_write_kv_`.
+    """
     num_rows, num_all_heads, head_dim = qkv.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     return Launch(
@@ -208,6 +211,8 @@ def rope_and_write_kv_(
     qkv [N, H + 2 KVH, D], contiguous; positions [N] int64; cos, sin [max_position, D / 2] fp32, one row per position;
     cache [2, KVH, S, D] of qkv's dtype, or of float8_e4m3fn with scales [2, KVH, S] fp32; slots [N] int64, all
     different, or -1: such a row (padding) is not written. The keys and values in qkv stay as they were projected.
+
+    norms: the weights of the norms by head; None: queries and keys are not normed.
     """
     rope_kv_launch(qkv, positions, cos, sin, cache, slots, norms, scales).run()
     return qkv[:, : qkv.shape[1] - 2 * cache.shape[1]]

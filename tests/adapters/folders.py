@@ -70,7 +70,11 @@ def safetensors_bytes(header: Mapping[str, Any] | bytes, data: bytes, padding: i
 def write_adapter(
     folder: Path, config: Mapping[str, Any] | None = None, tensors: Tensors | None = None, padding: int = 0
 ) -> Path:
-    """Write an adapter to a folder and return the folder; with the folder alone, one that every check passes."""
+    """Write an adapter to a folder and return the folder; with the folder alone, one that every check passes.
+
+    config: the content of adapter_config.json; None: one that is accepted. tensors: the weights; None: good ones.
+    padding: the spaces behind the header of the weights.
+    """
     tensors = good_tensors() if tensors is None else tensors
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG if config is None else config))

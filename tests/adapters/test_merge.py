@@ -25,7 +25,10 @@ Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 
 
 def write_base(folder: Path, dtype: torch.dtype = torch.float32, hidden: int = HIDDEN, num_layers: int = 2) -> Path:
-    """Write a base model of two weight files (shards) with an index, and the other files of such a folder."""
+    """Write a base model of two weight files (shards) with an index, and the other files of such a folder.
+
+    dtype: the dtype of the weights. hidden: the size of hidden states.
+    """
     folder.mkdir()
     torch.manual_seed(1)
     layers = {

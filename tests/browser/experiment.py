@@ -37,7 +37,8 @@ def make_experiment(
 ) -> str:
     """Start an experiment over HTTP that is judged by cost and pauses itself at errors; return its id.
 
-    layer: the name of the experiment's layer, which is made unless it is the default one.
+    layer: the name of the experiment's layer, which is made unless it is the default one. analysis: the terms of
+    analysis; None: the usual ones.
     """
     if layer != "default":
         client.post(f"/projects/{project_id}/experiment_layers", json={"name": layer}).raise_for_status()

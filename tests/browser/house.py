@@ -314,7 +314,7 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
 async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float = 0.0) -> None:
     """Write requests of one moment, in the form that requests have without prices.
 
-    num: the number of requests.
+    num: the number of requests. days_ago: the days since that moment.
     """
     conn = await asyncpg.connect(dsn)
     try:

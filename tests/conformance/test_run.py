@@ -20,7 +20,10 @@ PASSED, FAILED = '<testcase name="a"/>', '<testcase name="a"><failure message="n
 
 
 def ran(folder, written: str | None, code: int) -> Result:
-    """Return the result of running a script that writes `written`, and exits with `code`."""
+    """Return the result of running a script that writes `written`, and exits with `code`.
+
+    written: what the script writes to the file of its result; None: nothing. code: the exit status.
+    """
     script = "import pathlib, sys; path, written, code = sys.argv[1:]\n"
     script += "if written: pathlib.Path(path).write_text(written)\nsys.exit(int(code))"
     command = [sys.executable, "-c", script, "{junit}", written or "", str(code)]

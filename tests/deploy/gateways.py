@@ -23,7 +23,10 @@ DRAIN_S = 60.0
 
 
 def environ_of(settings: Settings, dsn: str, lame_duck_s: float = LAME_DUCK_S) -> dict[str, str]:
-    """Return the variables of a gateway behind a proxy of this machine."""
+    """Return the variables of a gateway behind a proxy of this machine.
+
+    lame_duck_s: the seconds in which a gateway that stops still takes requests, so that balancers can notice.
+    """
     return {
         "DATABASE_URL": dsn,
         "LORIKEET_DATA_DIR": str(settings.data_dir),

@@ -31,7 +31,10 @@ PROGRAMS = ("buildah", "mmdebstrap", "bwrap")
 
 @pytest.fixture(scope="module")
 def images(full: bool) -> Iterator[Path]:
-    """Give the folder with the unpacked system of each image."""
+    """Give the folder with the unpacked system of each image.
+
+    full: False: the test is skipped, since building images takes minutes.
+    """
     if not full:
         pytest.skip("make long-images")
     if missing := [each for each in PROGRAMS if shutil.which(each) is None]:

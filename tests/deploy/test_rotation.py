@@ -69,7 +69,10 @@ class Operator:
         return json.loads(done.stdout)
 
     def roll(self, *, dsn: str | None = None, **fields: object) -> None:
-        """Replace the gateways one after the other by gateways with changed settings."""
+        """Replace the gateways one after the other by gateways with changed settings.
+
+        dsn: another connection string; None: the same. fields: settings that change.
+        """
         for gateway in self.ground.gateways:
             gateway.change(dsn=dsn, **fields)
             assert gateway.terminate() == 0

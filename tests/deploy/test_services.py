@@ -59,14 +59,22 @@ class Site:
         write_secrets(self.places.secrets, secrets, secrets)
 
     def once(self, service: Service, pod: str = "shared") -> None:
-        """Run a service to its end. Raises AssertionError: when it fails."""
+        """Run a service to its end.
+
+        pod: the pod in which the service runs, with its own network.
+
+        Raises AssertionError: when it fails.
+        """
         command = [*LORIKEET, *service.command]
         environ = self.places.environ(service, pod)
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
 
     def start(self, service: Service, pod: str = "shared") -> dict[str, str]:
-        """Start a service that keeps running; return its variables."""
+        """Start a service that keeps running; return its variables.
+
+        pod: as for `once`.
+        """
         environ = self.places.environ(service, pod)
         log = self._folder / f"{service.command[0]}-{len(self._processes)}.log"
         process = ChildProcess([*LORIKEET, *service.command], log=log, env=environ)
@@ -137,7 +145,10 @@ async def test_the_services_of_the_compose_file_serve(site: Site) -> None:
 
 
 def container(objects: list[Object], kind: str, name: str, group: str = "containers") -> Object:
-    """Return the first container of the pods that an object makes, with the test's model in place of the demo's."""
+    """Return the first container of the pods that an object makes, with the test's model in place of the demo's.
+
+    group: the list of containers, such as initContainers.
+    """
     found: Object = named(objects, kind, name)["spec"]["template"]["spec"][group][0]
     return found
 

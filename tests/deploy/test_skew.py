@@ -96,7 +96,10 @@ class Installation:
         self._agent: ChildProcess | None = None
 
     def command(self, tree: Path, *words: str, is_refused: bool = False) -> Any:
-        """Run a command with the code of a tree and --json; return its decoded output."""
+        """Run a command with the code of a tree and --json; return its decoded output.
+
+        is_refused: True: the command has to fail.
+        """
         done = self._run(tree, *words, "--json")
         assert done.returncode == int(is_refused), (words, done.stdout, done.stderr)
         return json.loads(done.stdout)
@@ -190,7 +193,7 @@ def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, ta
     """Upgrade an installation from one tree to another by the guide, then go back, without reverting the schema.
 
     takes_newer: whether the old tree's `migrate` has `--allow-newer`. num_back: the number of gateways that are taken
-    back; the others go on beside them.
+    back; the others go on beside them. pause_s: the seconds of load between two steps.
     """
     check = installation.command(new, "upgrade", "--check")
     assert check["may_go_on"] and not check["is_done"], check

@@ -49,7 +49,10 @@ def test_the_text_for_language_models_names_the_documents() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(full: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel twice in two folders, check that both are equal, and return it."""
+    """Build the wheel twice in two folders, check that both are equal, and return it.
+
+    full: False: the test is skipped, since a build takes minutes.
+    """
     if not full:
         pytest.skip("make long-wheel")
     if not BACKEND.is_dir():

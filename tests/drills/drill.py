@@ -80,6 +80,8 @@ def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds
 def measure(ground: Ground, fault: Fault, rng: random.Random, allowed: frozenset[str] = frozenset()) -> Outcome:
     """Let a fault happen to an installation under load; return the outcome.
 
+    allowed: the kinds of errors that clients may get.
+
     Raises AssertionError: when an answer is wrong, lost or doubled.
     """
     asyncio.run(ground.warm_up())

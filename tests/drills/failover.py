@@ -53,7 +53,10 @@ class Standby:
         assert done.returncode == 0, done.stderr
 
     def start(self, address: str = "") -> None:
-        """Start the copy, which is a standby until it is promoted."""
+        """Start the copy, which is a standby until it is promoted.
+
+        address: the address at which the copy listens over TCP; "": it has its socket alone.
+        """
         settings = SERVER_SETTINGS | {"listen_addresses": address, "unix_socket_directories": str(self._home)}
         flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self._home.parent / "standby.log").open("ab") as log:

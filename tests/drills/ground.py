@@ -133,6 +133,7 @@ def running_ground(
     dsn: for gateways, where they reach the server by another way than this process.
     produced: the file in which engines note tokens; without one, a file in the folder.
     of_world: further arguments of `running_world`.
+    num_replicas: the number of engines.
     """
     folder.chmod(0o711)
     produced = produced or folder / "produced"

@@ -43,7 +43,10 @@ class Slope(msgspec.Struct, frozen=True):
 
 
 def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample:
-    """Measure the sizes of an installation. Processes that are about to start or have just ended are left out."""
+    """Measure the sizes of an installation. Processes that are about to start or have just ended are left out.
+
+    at_s: the seconds since the beginning, which the sample names. pids: the processes to measure, by name.
+    """
     rss, descriptors = {}, {}
     for name, pid in pids.items():
         try:

@@ -113,7 +113,10 @@ async def send(site: Site, number: int, data: bytes) -> tuple[int, bytes]:
 
 
 def _again(site: Site, number: int, requests: list[bytes]) -> Act:
-    """Return a function that sends one of these requests after the other."""
+    """Return a function that sends one of these requests after the other.
+
+    number: the number of the noisy client.
+    """
     turn = number
 
     async def act() -> int:
@@ -125,7 +128,10 @@ def _again(site: Site, number: int, requests: list[bytes]) -> Act:
 
 
 def bad_login(site: Site, number: int) -> Act:
-    """Return a function that sends logins with wrong passwords, half of them for a person who exists."""
+    """Return a function that sends logins with wrong passwords, half of them for a person who exists.
+
+    number: the number of the noisy client.
+    """
     email = EMAIL if number % 2 else f"person{number}@example.com"
     body = msgspec.json.encode({"email": email, "password": "another horse battery"})
     data = request("POST", "/admin/v1/login", body, "")
@@ -166,7 +172,10 @@ def change_key_limits(site: Site, number: int) -> Act:
 
 
 def upload_dear_adapter(site: Site, number: int) -> Act:
-    """Return a function that uploads an adapter with new weights each time, so that no result can be reused."""
+    """Return a function that uploads an adapter with new weights each time, so that no result can be reused.
+
+    number: the number of the noisy client.
+    """
     config, weights = ((Path(site.folder) / name).read_bytes() for name in (CONFIG_NAME, WEIGHTS))
     rng = random.Random(number)
 
@@ -180,7 +189,10 @@ def upload_dear_adapter(site: Site, number: int) -> Act:
 
 
 def send_large_bodies(site: Site, number: int) -> Act:
-    """Return a function that sends large bodies, of the kinds that take the longest to refuse or to read."""
+    """Return a function that sends large bodies, of the kinds that take the longest to refuse or to read.
+
+    number: the number of the noisy client.
+    """
     user = {"role": "user", "content": "x"}
     arrays = msgspec.Raw(b"[" + b"[]," * (LARGEST_BODY // 3) + b"1]")
     parts = [{"role": "user", "content": [{"type": "text", "text": ""}] * 1500}] * 100
@@ -217,7 +229,10 @@ KINDS = {
 
 
 async def prepare(ground: Ground, kind: str, folder: Path, num_events: int) -> Site:
-    """Create a person, the noisy tenant, and the objects that a kind of noise needs: usage to report, or an adapter."""
+    """Create a person, the noisy tenant, and the objects that a kind of noise needs: usage to report, or an adapter.
+
+    num_events: the events of usage that a report has to add up.
+    """
     dsn, ports = ground.postgres.dsn, [gateway.port for gateway in ground.gateways]
     operator_key, key = await make_operator_key(dsn), await make_key(dsn, "noisy")
     site = Site(ports, operator_key, operator_key, key, str(folder))

@@ -113,6 +113,8 @@ class Faults:
 def run_stretch(ground: Ground, seed: str, installation: int, begun_s: float, seconds: float) -> Stretch:
     """Let faults happen for `seconds`, and check the outcomes; return the figures.
 
+    installation: the number of the installation. begun_s: the time at which the soak began.
+
     Raises AssertionError: when the ledger is wrong.
     """
     faults, happened = Faults(ground, random.Random(seed)), Counter[str]()

@@ -62,6 +62,8 @@ class Traffic:
     def more_answers(self, count: int, *, patience_s: float = PATIENCE_S) -> None:
         """Wait until `count` more requests were answered.
 
+        patience_s: the most seconds to wait.
+
         Raises AssertionError: when that takes too long.
         """
         target = self.num_answered + count

@@ -56,7 +56,10 @@ def program(mark: str, programs: list[str] = PROGRAMS) -> str:
 
 
 def run(installation: Installation, folder: Path, text: str, patience_s: float = PATIENCE_S) -> str:
-    """Return the output of a Python program, run with the variables that README has people read from `demo.env`."""
+    """Return the output of a Python program, run with the variables that README has people read from `demo.env`.
+
+    patience_s: the most seconds that the program may take.
+    """
     return _output([sys.executable, "-c", text], folder, os.environ | installation.keys, patience_s)
 
 

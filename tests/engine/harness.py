@@ -81,6 +81,7 @@ def run_engine(
 
     later: requests that arrive while a step runs, by the step's number.
     preload: digests of adapters to load before.
+    build_device: makes the device; None: the engine's own code does.
     """
     return collect(run_events(config, requests, later, preload, build_device))
 
@@ -95,7 +96,7 @@ def run_events(
 ) -> list[Event]:
     """Run all requests as `run_engine` does; return everything the engine sent, in order.
 
-    on_plan: called with each plan as it is launched.
+    on_plan: called with each plan as it is launched. later, preload, build_device: as for `run_engine`.
     """
     with contextlib.closing(Mailbox()) as mailbox:
         core, _ = build_core(config, mailbox, build_device)

@@ -218,6 +218,9 @@ def run_core(
 
     by_part: as for `CommandsByStep`.
     journal: a list that the runner's journal is appended to.
+    later: commands by the number of the step while which they come; None: there are none. compiler: the compiler of
+    grammars; None: one that refuses all. ahead: True: steps are launched ahead of results. slow: True: launches take
+    long on the host. faults: errors to raise, by the method and the step's number. limits: fields of `Limits`.
     """
     with contextlib.closing(Mailbox()) as mailbox:
         host = HostTier(max_bytes=8)

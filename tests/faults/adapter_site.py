@@ -191,7 +191,10 @@ class AdapterSite:
         return [adapter["name"] for adapter in await self._list("adapters")]
 
     async def _check_servable(self, name: str, current: int | None) -> None:
-        """Check that each ready version answers under its own number, and that every other version is not found."""
+        """Check that each ready version answers under its own number, and that every other version is not found.
+
+        current: the number of the current version; None: there is none.
+        """
         model = f"{BASE}:{name}"
         expected = {model: current}
         for version in await self._list(f"adapters/{name}/versions"):
@@ -244,7 +247,10 @@ class AdapterSite:
 
 
 async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
-    """Kill the gateway amid an upload, a promotion and a removal, at a moment drawn from the seed; start it again."""
+    """Kill the gateway amid an upload, a promotion and a removal, at a moment drawn from the seed; start it again.
+
+    span_s: the seconds within which the moment is drawn.
+    """
     chance = random.Random(seed)
     name = chance.choice(["grown", f"a{seed}"])
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]

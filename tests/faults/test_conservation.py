@@ -136,6 +136,8 @@ async def load(site: Site, rng: random.Random, stop: threading.Event) -> None:
 def run_seed(folder: Path, seed: int, *, full: bool) -> int:
     """Run a site under faults until all is quiet again; return the number of streams that faults cut.
 
+    full: True: the long size; False: that of CI.
+
     Raises AssertionError: when usage was lost or billed twice.
     """
     rng = random.Random(seed)

@@ -76,7 +76,10 @@ class Watcher:
         self._left = asyncio.Event()
 
     async def run(self, leave_after: int | None = None) -> Received:
-        """Send the request; return the received part once the stream has ended, was cut, or the client has left."""
+        """Send the request; return the received part once the stream has ended, was cut, or the client has left.
+
+        leave_after: the number of events after which the client leaves; None: it stays.
+        """
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)

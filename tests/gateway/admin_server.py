@@ -105,7 +105,10 @@ def write_adapter(
     out_features: int = 8,
     num_layers: int = TINY_MODEL.num_layers,
 ) -> Path:
-    """Write an adapter on the query projections of `TINY_MODEL`, or of a model of another shape; return the folder."""
+    """Write an adapter on the query projections of `TINY_MODEL`, or of a model of another shape; return the folder.
+
+    rank: the rank of the adapter. in_features, out_features, num_layers: the shape of the base model.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
@@ -208,13 +211,19 @@ class AdminServer:
         return await _store_admin_key(self.services.database, organization, scopes)
 
     def client(self, key: str | None = None) -> httpx.AsyncClient:
-        """Return a client of the admin API that sends this key as its bearer."""
+        """Return a client of the admin API that sends this key as its bearer.
+
+        key: None: no key is sent.
+        """
         headers = {"authorization": f"Bearer {key}"} if key else {}
         # An upload is inspected by a process of its own, and many of them one after another.
         return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=PATIENCE_S)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
-        """Make a user with `PASSWORD`, by the operator's key or another one; return the user."""
+        """Make a user with `PASSWORD`, by the operator's key or another one; return the user.
+
+        role: the role in the organization; None: none.
+        """
         async with self.client(key or self.operator_key) as client:
             reply = await client.post("/users", json={"email": email, "role": role, "password": PASSWORD})
         assert reply.status_code == 200, reply.text
@@ -255,6 +264,9 @@ async def serve_admin(
     disk: None keeps no space free.
     party: the server as browsers see it.
     clock: Unix seconds, by which challenges for passkeys grow old.
+    max_failed_keys: the bad keys after which an address has to wait; 0: no bound. store: the adapter store; None: an
+    empty one. engines: the engines that probe adapters; None: ones that accept all. snapshots: the engines as the API
+    shows them. require_totp: the people who need an authenticator.
     """
     passwords = quick_passwords()
     failures = FailureCap(max_failed_keys)

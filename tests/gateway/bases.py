@@ -29,7 +29,10 @@ _FIRST = "SELECT digest FROM bases ORDER BY created_at LIMIT 1"
 
 
 def bases(name: str = "tiny", shape: BaseShape | None = None) -> Bases:
-    """Return the tests' base as the only one that a gateway serves."""
+    """Return the tests' base as the only one that a gateway serves.
+
+    shape: the shape of the base model; None: one layer without linears.
+    """
     return Bases([Base(name, BASE_DIGEST, shape or BaseShape({}, 1))])
 
 
@@ -46,6 +49,8 @@ async def put_adapter(
     """Make content the current version of an adapter, as `adapter_versions.put_adapter` does.
 
     The adapter is for base_digest, else for the first base that the database knows, or else for the tests' base.
+
+    rank, size_bytes: what the version's row says of the content.
     """
     base_digest = base_digest or await conn.fetchval(_FIRST)
     if base_digest is None:

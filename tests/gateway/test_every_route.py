@@ -230,6 +230,8 @@ def doors(number: int, full: bool) -> slice:
     """Return the slice of the ways (doors) that the text with this number is sent through.
 
     The first texts go through all of them, later ones by turns.
+
+    full: True: every text goes through all of them.
     """
     return slice(None) if full or number < 50 else slice(number % 3, None, 3)
 

@@ -38,7 +38,10 @@ NUM_WORDS_BEFORE_A_PRONOUN = 4
 
 
 def faults(text: str | None) -> list[str]:
-    """Return the faults of a text, from the view of a reader who does not know the code."""
+    """Return the faults of a text, from the view of a reader who does not know the code.
+
+    text: None: there is no text, which is a fault.
+    """
     words = re.findall(r"[A-Za-z.'-]+", text or "")
     if not words:
         return ["is empty"]
@@ -65,7 +68,10 @@ def setting_texts() -> Iterator[tuple[str, str]]:
 
 
 def command_texts(parser: argparse.ArgumentParser | None = None) -> Iterator[tuple[str, str | None]]:
-    """Yield the description of every command, and the help of every command and argument."""
+    """Yield the description of every command, and the help of every command and argument.
+
+    parser: None: that of `lorikeet`.
+    """
     parser = parser or build_parser()
     yield parser.prog, parser.description
     for action in parser._actions:

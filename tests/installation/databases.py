@@ -138,7 +138,10 @@ class Databases:
         self._loop.close()
 
     def create(self, name: str = "test", *, empty: bool = False) -> str:
-        """Make a database with the current schema, or without any table, and return its connection string."""
+        """Make a database with the current schema, or without any table, and return its connection string.
+
+        empty: True: without any table.
+        """
         unique = f"{name}_{self._worker}_{next(self._numbers)}"
         template = "" if empty else f" TEMPLATE {TEMPLATE} STRATEGY FILE_COPY"
         self._execute(f"CREATE DATABASE {unique}{template}")
@@ -150,7 +153,10 @@ class Databases:
 
     @contextmanager
     def one(self, name: str = "test", *, empty: bool = False) -> Iterator[str]:
-        """Give a database that is removed when the context is left."""
+        """Give a database that is removed when the context is left.
+
+        empty: True: without any table.
+        """
         dsn = self.create(name, empty=empty)
         try:
             yield dsn

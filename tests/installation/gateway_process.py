@@ -64,7 +64,10 @@ class GatewayProcess:
         self._process.start()
 
     def change(self, *, dsn: str | None = None, **fields: object) -> None:
-        """Set another connection string, or other settings, for the gateway's next start."""
+        """Set another connection string, or other settings, for the gateway's next start.
+
+        dsn: None: the connection string stays.
+        """
         self._dsn = self._dsn if dsn is None else dsn
         self._settings = msgspec.structs.replace(self._settings, **fields)
 

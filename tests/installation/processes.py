@@ -44,7 +44,10 @@ class ChildProcess:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Prepare the program. pass_fds: the file descriptors of this process that it inherits."""
+        """Prepare the program.
+
+        pass_fds: the file descriptors of this process that it inherits. env: the environment; None: this process's.
+        """
         self.log = log
         self.popen: Running | None = None
         """The process that runs, or None."""

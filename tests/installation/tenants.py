@@ -40,7 +40,10 @@ class Key(msgspec.Struct, frozen=True):
         return {"authorization": f"Bearer {self.secret}"}
 
     def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True, model: str | None = None) -> Limit:
-        """Return a limit of the key's project, without writing it to the database."""
+        """Return a limit of the key's project, without writing it to the database.
+
+        most: the amount. hard: False: the limit raises alerts alone. model: the model that it bounds; None: all.
+        """
         return Limit("", self.organization_id, self.project_id, None, model, unit, window, most, hard, (80, 100))
 
 

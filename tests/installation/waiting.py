@@ -35,6 +35,8 @@ def wait_until(
 ) -> T:
     """Call `ask` repeatedly until its result is true, and return the result.
 
+    pause_s: the seconds between two calls.
+
     Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
     deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
@@ -53,6 +55,8 @@ async def until(
     pause_s: float = 0.02,
 ) -> T:
     """Await `ask()` repeatedly until its result is true, and return the result; the event loop runs meanwhile.
+
+    pause_s: the seconds between two calls.
 
     Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
@@ -82,7 +86,8 @@ def is_ready(url: str) -> bool:
 def wait_ready(url: str, *, check: Callable[[], object] = lambda: None, log: Text = "", pause_s: float = 0.05) -> None:
     """Wait until the gateway at this root is ready.
 
-    check: called between tries; raises where the gateway has ended and can never become ready.
+    check: called between tries; raises where the gateway has ended and can never become ready. pause_s: the seconds
+    between two tries.
 
     Raises AssertionError: when `PATIENCE_S` are over; the message is the log.
     """

@@ -1,4 +1,4 @@
-// The reader's authenticator: added by a QR code, and removed.
+// The reader's authenticator: the dialogs by which it is added, with a QR code, and removed.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// The reader's own passkeys: by each, signing in takes neither password nor code.
+// The reader's own passkeys, with which they sign in without password and code: listed, added and removed.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// The reader's password: set anew.
+// The form by which the reader sets a new password.
 
 import { Form, TextField, useForm } from "../../components/form.js";
 import { Section } from "../../components/page.js";

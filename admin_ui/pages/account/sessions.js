@@ -1,4 +1,4 @@
-// Where the reader is signed in, and how to end that.
+// The list of the reader's logins, each with a button that ends it.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

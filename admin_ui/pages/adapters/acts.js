@@ -1,4 +1,5 @@
-// What can be done with versions and adapters, each asked for first: what will happen to whom.
+// The dialogs that confirm an action on a version or an adapter, such as promoting or deleting it; each says what will
+// change, and for whom.
 
 import { Confirm } from "../../components/dialog.js";
 import { toast } from "../../components/toast.js";

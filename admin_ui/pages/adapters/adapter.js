@@ -1,4 +1,5 @@
-// One adapter: its versions, how they do, what is set for all of them, and who may call it under which names.
+// The page of one adapter: its versions, their traffic, the settings of all of them, and the names by which others may
+// call it.
 
 import { Button } from "../../components/button.js";
 import { Empty, ErrorBox, Loaded } from "../../components/feedback.js";

@@ -1,4 +1,5 @@
-// The adapters of one project or of all the reader sees, each with the project it is of; and how much they do.
+// The hooks that read the adapters of one project, or of all that the reader sees, their traffic, and the engines that
+// have them loaded.
 
 import { useApi, useList } from "../../lib/data.js";
 import { pathOf } from "../../lib/projects_api.js";

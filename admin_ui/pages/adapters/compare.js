@@ -1,4 +1,4 @@
-// What differs between two versions: how each was made, and what the inspection found in it.
+// The comparison of two versions: how each was made, and what the inspection found in it.
 
 import { Dialog } from "../../components/dialog.js";
 import { ErrorBox, Skeleton } from "../../components/feedback.js";

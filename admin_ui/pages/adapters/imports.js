@@ -1,4 +1,4 @@
-// How adapters came in lately: uploads and what is fetched, under way and over, and why one was refused.
+// The list of recent imports of adapters, from files and from URLs: under way, done, or refused with the reason.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

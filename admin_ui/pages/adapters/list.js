@@ -1,5 +1,5 @@
-// Every adapter that the reader sees: what is current, how much it is asked for, where it is loaded. Files that are
-// dropped anywhere on the page are uploaded.
+// The list of all adapters that the reader sees: current version, traffic, and the engines that have it loaded. Files
+// that are dropped anywhere on the page are uploaded.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

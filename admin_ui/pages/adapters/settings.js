@@ -1,4 +1,5 @@
-// What requests get that do not say otherwise, and whether the adapter stays on the engines. It holds for all versions.
+// The form of an adapter's settings, which hold for all versions: defaults for requests, and whether the adapter stays
+// on the engines.
 
 import { Form, TextArea, TextField, useForm } from "../../components/form.js";
 import { Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// Which other tenants may call an adapter, beside the one whose it is.
+// The list of the other tenants that may call an adapter, with the form that adds one.
 
 import { Button } from "../../components/button.js";
 import { Confirm, Dialog } from "../../components/dialog.js";

@@ -1,4 +1,4 @@
-// How each version does: requests, errors and latencies, over time and side by side.
+// The traffic of each version of an adapter, side by side: requests, errors and latencies over time.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

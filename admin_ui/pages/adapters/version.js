@@ -1,4 +1,4 @@
-// One version in a drawer: what it is, what was found, and what can be done with it.
+// The drawer about one version: its facts, the findings of its inspection, and its actions.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// The versions of an adapter: which is current, what each is, and where they are loaded.
+// The table of an adapter's versions: which one is current, the state of each, and the engines that have it loaded.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

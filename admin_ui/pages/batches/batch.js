@@ -1,4 +1,4 @@
-// One batch: how far it is and when it will end, why lines failed, and its files.
+// The page of one batch: its progress, the time at which it will end, the reasons of failed lines, and its files.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

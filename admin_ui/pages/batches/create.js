@@ -1,4 +1,4 @@
-// A new batch: of a file that is there or is uploaded now, run as one of the tenant's keys.
+// The form of a new batch: of a stored or newly uploaded file, run with one of the tenant's keys.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// One button that downloads a file, with how much has come.
+// The button that downloads a file and shows the progress.
 
 import { Button } from "../../components/button.js";
 import { toast } from "../../components/toast.js";

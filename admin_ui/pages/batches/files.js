@@ -1,4 +1,4 @@
-// A tenant's files: the input of batches and what came of them. Their names and content are the tenant's own.
+// The table of a tenant's files: inputs and outputs of batches. Names and content are the tenant's own.
 
 import { Button } from "../../components/button.js";
 import { Confirm } from "../../components/dialog.js";

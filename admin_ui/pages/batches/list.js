@@ -1,4 +1,4 @@
-// A tenant's batches and files: how far each batch is, and what it is made of.
+// The page of a tenant's batches and files, with the progress of each batch.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// The words for how far a batch is, why lines failed, and what may still be done with it.
+// Words about a batch: its progress, the reasons of failed lines, and the actions that its status allows.
 
 import { html } from "../../lib/html.js";
 import * as format from "../../lib/format/format.js";

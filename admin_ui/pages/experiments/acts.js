@@ -1,4 +1,5 @@
-// What is asked before an experiment starts, pauses, stops, is decided or put away: what changes for callers.
+// The dialogs that confirm a change of an experiment's state (start, pause, stop, decide, archive); each says what
+// changes for callers.
 
 import { Confirm } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

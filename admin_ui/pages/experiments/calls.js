@@ -1,5 +1,5 @@
-// How programs call an experiment, say whose a request is, and send feedback; which arm a unit gets; and what the model
-// string answers once nobody is given arms any more.
+// The examples of calls of an experiment: a request with its unit, and feedback; the arm that a unit gets; and the
+// model that the name stands for once the experiment has ended.
 
 import { Command, Notice } from "../../components/feedback.js";
 import { Form, TextField, useForm } from "../../components/form.js";

@@ -1,4 +1,5 @@
-// What may change while an experiment runs: more units, other weights for new ones, an arm ended, one more guardrail.
+// The forms for changes of a running experiment: more units, other weights for new ones, the end of an arm, a further
+// guardrail.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

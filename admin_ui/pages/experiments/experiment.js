@@ -1,4 +1,4 @@
-// One experiment: what may be concluded, whether it works as declared, how it is set up, and how it is called.
+// The page of one experiment: its results, its health, its set-up, and how programs call it.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

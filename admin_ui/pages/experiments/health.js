@@ -1,5 +1,5 @@
-// Whether an experiment works as declared: the split, who got all of the treatment, what is not analysed, and how far
-// the sums are.
+// The health of an experiment: the split, units that got all of the treatment, requests that are not analysed, and the
+// lag of the sums.
 
 import { Code } from "../../components/button.js";
 import { Chart } from "../../components/charts/chart.js";

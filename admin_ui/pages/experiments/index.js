@@ -1,4 +1,4 @@
-// A tenant's experiments: how each stands, and what may be concluded from it so far.
+// The list of a tenant's experiments: the state of each, and what may be concluded from it so far.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

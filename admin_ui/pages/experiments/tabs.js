@@ -1,5 +1,5 @@
-// What several views of experiments share: the tabs of a tenant, what stands there while none is chosen, the control's
-// mark.
+// Parts that several views of experiments share: the tabs of a tenant, the placeholder while no tenant is chosen, and
+// the mark of the control.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

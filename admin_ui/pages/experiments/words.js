@@ -1,5 +1,5 @@
-// What experiments are made of, in words that several views share: states, metrics with their units, where units come
-// from.
+// Words about the parts of experiments that several views share: states, metrics with their units, and the sources of
+// units.
 
 import * as format from "../../lib/format/format.js";
 

@@ -1,4 +1,4 @@
-// Who may use a pool: fields for forms, and the part of a request's body that they stand for.
+// The fields of a form for the projects that may use a pool, and the part of a request's body that they stand for.
 
 import { Choices } from "../../components/choices.js";
 import { Dialog } from "../../components/dialog.js";

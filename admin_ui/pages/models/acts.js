@@ -1,4 +1,4 @@
-// What is asked before a pool or a replica is stopped, replaced, taken back or removed.
+// The dialogs that confirm an action on a pool or a replica: stop, replace, roll back, remove.
 
 import { Confirm } from "../../components/dialog.js";
 import { toast } from "../../components/toast.js";

@@ -1,4 +1,5 @@
-// The adapters of servers that take them at their start alone: those that wait, and a start with all of them.
+// The adapters of servers that load adapters only when they start: those that wait, and the button that starts the
+// servers anew with all of them.
 
 import { Confirm } from "../../components/dialog.js";
 import { Loaded } from "../../components/feedback.js";

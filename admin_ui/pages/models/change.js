@@ -1,4 +1,5 @@
-// Changes of a pool: another model or other settings, and another number of replicas, each with what will happen.
+// The forms for changes of a pool: another model or other settings, and another number of replicas; each says what will
+// happen.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// A new pool: what it serves, with which engines, and for whom, and in words what will happen.
+// The form of a new pool: its model, its engines and its users; it says in words what will happen.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

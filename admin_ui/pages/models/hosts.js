@@ -1,4 +1,4 @@
-// The machines on which agents start engines: their memory and accelerators, and what is taken of them.
+// The table of the hosts on which agents start engines: memory, accelerators, and how much of them is taken.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

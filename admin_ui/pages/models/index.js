@@ -1,4 +1,4 @@
-// Models: for operators the pools and the hosts they run on, for a tenant's people the bases that they may use.
+// The page of models: for operators the pools and their hosts, for a tenant's people the base models that they may use.
 
 import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";

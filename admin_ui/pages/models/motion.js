@@ -1,4 +1,4 @@
-// A change of revision while it is under way: its progress, the differences, and the way back.
+// The change of a pool's revision while it is under way: progress, differences, and the button that rolls it back.
 
 import { Button } from "../../components/button.js";
 import { Gauge } from "../../components/charts/gauge.js";

@@ -1,4 +1,5 @@
-// Where replicas of a pool may start: the labels that it asks of hosts, and what each host says to one more replica.
+// The hosts on which replicas of a pool may start: the labels that the pool asks of them, and whether each has room for
+// one more replica.
 
 import { Badge } from "../../components/badge.js";
 import { Dialog } from "../../components/dialog.js";

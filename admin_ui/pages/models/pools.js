@@ -1,4 +1,4 @@
-// All pools of the organization: what each serves, how many replicas are ready, and what is under way.
+// The table of all pools of the organization: the model of each, its ready replicas, and the change that is under way.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// The replicas of one pool: where each runs, in which state, since when and why.
+// The table of one pool's replicas: the host and the state of each, since when, and why.
 
 import { Badge } from "../../components/badge.js";
 import { Code } from "../../components/button.js";

@@ -1,4 +1,5 @@
-// How many replicas a pool runs over time and why: by its load between two bounds, or as operators set it.
+// The number of a pool's replicas: its changes over time with their reasons, and the dialogs that let it follow the
+// load between two bounds, or stay as it is.
 
 import { Badge } from "../../components/badge.js";
 import { Chart } from "../../components/charts/chart.js";

@@ -1,4 +1,4 @@
-// Conditions that hold now and need somebody, the worst first. Nothing is shown when there are none.
+// The list of conditions that hold now and need a person, the worst first; nothing where there are none.
 
 import { Icon } from "../../components/icons.js";
 import { Time } from "../../components/numbers.js";

@@ -1,4 +1,4 @@
-// The engines as they are now: what runs and waits, how full the cache and the slots are, and who is in them.
+// The engines as they are now: running and waiting requests, the use of cache and slots, and the adapters in these.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

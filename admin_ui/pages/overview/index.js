@@ -1,4 +1,5 @@
-// What happens now, and how it went: requests, tokens, cost, errors, latencies, engines, and what needs somebody.
+// The overview, which is the first page: requests, tokens, cost, errors, latencies and engines, now and lately, and
+// what needs a person.
 
 import { Button } from "../../components/button.js";
 import { Chart } from "../../components/charts/chart.js";

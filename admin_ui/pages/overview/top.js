@@ -1,4 +1,4 @@
-// Who and what makes up the traffic: the top tenants and adapters, by a number to choose.
+// The tenants and adapters with the most traffic, by a number that the reader chooses.
 
 import { ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Money, Num } from "../../components/numbers.js";

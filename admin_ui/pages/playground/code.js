@@ -1,4 +1,4 @@
-// A request as a program would make it. The key is a placeholder: it never comes into a text.
+// The request of the playground as code for programs. The key in it is a placeholder.
 
 /** Return a curl line. api: an entry of APIS; request: the body of a request. */
 export function asCurl(origin, api, request) {

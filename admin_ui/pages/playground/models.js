@@ -1,4 +1,5 @@
-// What can be chatted with: the base model, a project's adapters and aliases, and each version of an adapter.
+// The models that the playground can chat with: the base model, a project's adapters and aliases, and each version of
+// an adapter.
 
 import { Icon } from "../../components/icons.js";
 import { Menu } from "../../components/menu.js";

@@ -1,4 +1,5 @@
-// What a request is made with, beside its messages. Numbers are in the URL; texts, which may be somebody's, are not.
+// The fields for the parameters of the playground's requests. Numbers are in the URL; texts, which may be somebody's,
+// are not.
 
 import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// What a request said and got, where its tenant logs that: read on a click, for each reading goes to the audit log.
+// The logged content of a request, where its tenant logs it: read on a click, since each reading goes to the audit log.
 
 import { Button } from "../../components/button.js";
 import { ErrorBox, Notice } from "../../components/feedback.js";

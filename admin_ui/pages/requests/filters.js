@@ -1,4 +1,4 @@
-// What the list of requests is narrowed to: status and model to choose, others as marks that can be taken away.
+// The filters of the list of requests: status and model to choose, others as marks that can be removed.
 
 import { Button } from "../../components/button.js";
 import { Icon } from "../../components/icons.js";

@@ -1,4 +1,4 @@
-// Recent requests as they end: how each went, what it used, how long it took, what it cost. Nothing of what they said.
+// The list of recent requests: how each ended, its usage, its time and its cost, and nothing of its content.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

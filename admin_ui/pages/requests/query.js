@@ -1,4 +1,4 @@
-// What the list of requests can be narrowed to, and links that say so. Its names are those in the URL.
+// The filters of the list of requests as query parameters of the URL, and links that set them.
 
 /** The names of filters in the URL, and in the API. */
 const LISTS = { project: "project_ids", model: "models", key: "api_key_ids", adapter: "adapter_ids" };

@@ -1,4 +1,4 @@
-// How requests end, in plain words: what happened, what was billed, what to do.
+// The reasons for which requests end, in plain words: what happened, what was billed, what to do.
 
 /** Return {title, tone, text} for a request's finish reason; null if it ended normally. */
 export function explained({ status, finish_reason: reason, output_tokens: tokens }) {

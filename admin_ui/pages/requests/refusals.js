@@ -1,4 +1,4 @@
-// Why requests were refused: of all tenants, or of the one that is looked at.
+// The page of requests that were refused before they ran: of all tenants, or of the chosen one.
 
 import { Page } from "../../components/page.js";
 import { html } from "../../lib/html.js";

@@ -1,4 +1,4 @@
-// Requests that were refused before they ran: what said no, how much was left, and what to do.
+// The list of requests that were refused before they ran: the limit or rule, how much was left, and what to do.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";

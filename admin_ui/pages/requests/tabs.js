@@ -1,4 +1,4 @@
-// Requests that ran, and those that were refused before.
+// The tabs of the pages of requests: those that ran, and those that were refused before.
 
 import { Tabs } from "../../components/tabs.js";
 import { html } from "../../lib/html.js";

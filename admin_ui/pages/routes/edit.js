@@ -1,4 +1,4 @@
-// A route is made or changed: its document is JSON, and what is wrong with it is said by the path of the node.
+// The editor of a route's document, which is JSON; errors are shown by the path of the node.
 
 import { Dialog } from "../../components/dialog.js";
 import { Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// What a route would do with a request now, and why. Nothing runs.
+// The form that explains a route: the plan for a described request now, and the reasons. Nothing runs.
 
 import { Button } from "../../components/button.js";
 import { ErrorBox, Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// A tenant's routes: names of models behind which a policy stands.
+// The list of a tenant's routes: names of models behind which a routing policy stands.
 
 import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";

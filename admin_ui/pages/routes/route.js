@@ -1,4 +1,4 @@
-// One route: its policy as a tree, its versions, and what it would do with a request.
+// The page of one route: its policy as a tree, its versions, and the plan for a described request.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

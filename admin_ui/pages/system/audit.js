@@ -1,5 +1,5 @@
-// The audit log: who changed what, from what to what, and whether its chain of hashes holds. The changes of one tenant
-// are shown to its own owners and admins as well, who see neither numbers nor hashes.
+// The audit log: the author, the object and the values of each change, and whether the chain of hashes holds. The
+// changes of one tenant are shown to its own owners and admins as well, who see neither numbers nor hashes.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// Engines and gateways: what runs where, for how long, and how full it is.
+// The page of engines and gateways: where each runs, since when, and how full it is.
 
 import { Badge } from "../../components/badge.js";
 import { Code } from "../../components/button.js";

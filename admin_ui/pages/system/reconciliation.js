@@ -1,4 +1,4 @@
-// Whether the ledger has all that engines counted; and journals that were lost with their gateways.
+// The comparison of the ledger with the engines' counts, and the journals that were lost with their gateways.
 
 import { Badge } from "../../components/badge.js";
 import { Button, Code } from "../../components/button.js";

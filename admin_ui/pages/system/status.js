@@ -1,4 +1,4 @@
-// What is installed, and whether it is well.
+// The status of the installation: its version, and the health of its parts.
 
 import { Badge } from "../../components/badge.js";
 import { Code } from "../../components/button.js";

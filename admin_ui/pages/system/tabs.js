@@ -1,4 +1,4 @@
-// The views of the system, for who may see them.
+// The tabs of the system's pages, as far as the reader may see them.
 
 import { Tabs } from "../../components/tabs.js";
 import { html } from "../../lib/html.js";

@@ -1,4 +1,4 @@
-// Webhooks: who is called when a limit or an alert is reached.
+// The list of webhooks: URLs that the server calls when a limit or an alert is reached.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

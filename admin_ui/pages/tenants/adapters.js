@@ -1,4 +1,4 @@
-// A tenant's adapters, in brief: each has a page of its own.
+// The list of a tenant's adapters in brief: each has a page of its own.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// Who changed what of one tenant: its own people and keys, and the operator's.
+// The audit log of one tenant: changes by its own people and keys, and by the operator.
 
 import { html } from "../../lib/html.js";
 import { useChanges } from "../system/audit.js";

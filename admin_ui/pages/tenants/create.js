@@ -1,4 +1,4 @@
-// From nothing to a first request: a tenant, its first key, and the curl line that uses it.
+// The steps that make a tenant and its first key, and end with the curl line that uses the key.
 
 import { Dialog } from "../../components/dialog.js";
 import { Form, TextField, useForm } from "../../components/form.js";

@@ -1,4 +1,4 @@
-// What all views of one tenant have around them: its name and state, the tabs that the reader may open.
+// The frame around all views of one tenant: its name and state, and the tabs that the reader may open.
 
 import { Button } from "../../components/button.js";
 import { Loaded, Notice } from "../../components/feedback.js";

@@ -1,4 +1,4 @@
-// All tenants: who they are, what they used this month, and whose limits are near their end.
+// The list of all tenants: their usage in this month, and the limits that are almost used up.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

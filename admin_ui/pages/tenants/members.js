@@ -1,4 +1,4 @@
-// The members of one tenant, and their roles.
+// The list of one tenant's members and their roles.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

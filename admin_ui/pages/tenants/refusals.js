@@ -1,4 +1,4 @@
-// Why requests of one tenant were refused.
+// The page of one tenant's requests that were refused before they ran.
 
 import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";

@@ -1,4 +1,4 @@
-// What tenants have paid or been given in advance: the balances of all, or one tenant's account.
+// The page of credits, which tenants have paid or been given in advance: the balances of all, or one tenant's account.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

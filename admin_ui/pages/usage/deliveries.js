@@ -1,4 +1,5 @@
-// Exports that are delivered on schedule: to a folder of the server or a bucket; how each went, and what failed.
+// The list of scheduled deliveries of exports, to a folder of the server or a bucket, with the runs of each and their
+// failures.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

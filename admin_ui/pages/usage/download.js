@@ -1,4 +1,4 @@
-// Download one export: what, of which time, in which format; with how much has come. The choice is in the URL.
+// The form that downloads one export: its kind, time and format, and the progress. The choice is in the URL.
 
 import { Button } from "../../components/button.js";
 import { Command, ErrorBox } from "../../components/feedback.js";

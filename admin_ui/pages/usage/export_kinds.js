@@ -1,4 +1,4 @@
-// What can be exported, and in which formats: as the API has it, in words.
+// The kinds of exports and the formats of each, as the API has them, in words.
 
 export const KINDS = [
   ["usage", "Usage: every request"],

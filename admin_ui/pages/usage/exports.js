@@ -1,4 +1,4 @@
-// Exports: a file of a month or a day to keep, now or delivered on schedule.
+// The page of exports: files of a month or a day, to download now or to have delivered on schedule.
 
 import { Page } from "../../components/page.js";
 import { html } from "../../lib/html.js";

@@ -1,4 +1,4 @@
-// One billing period: its invoices, or what they would be now; closing it and issuing them.
+// The page of one billing period: its invoices, or drafts of them; and the buttons that close it and issue them.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,5 @@
-// Billing periods: the months, what each bills, and how far it is: open, closed, invoiced. A tenant sees its invoices.
+// The list of billing periods: months that are open, closed or invoiced, with their amounts. A tenant sees its
+// invoices.
 
 import { Badge } from "../../components/badge.js";
 import { Empty } from "../../components/feedback.js";

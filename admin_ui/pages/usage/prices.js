@@ -1,4 +1,4 @@
-// The price book: its versions, each complete; which one is in force, and which will be.
+// The price book: its versions, each complete, with the one that is in force and the ones to come.
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";

@@ -1,4 +1,4 @@
-// Make a delivery, or change one: it is known by its name.
+// The form that makes or changes a delivery, which is known by its name.
 
 import { Dialog } from "../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../components/form.js";

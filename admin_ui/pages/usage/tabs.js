@@ -1,4 +1,4 @@
-// The views of usage and billing, for who may see them.
+// The tabs of the pages of usage and billing, as far as the reader may see them.
 
 import { Tabs } from "../../components/tabs.js";
 import { html } from "../../lib/html.js";

@@ -124,7 +124,10 @@ def make_safetensors(folder: Path) -> None:
 
 
 def _answer(config: EngineConfig, most_bytes: int, connection: Connection) -> None:
-    """Start an engine within a bound of memory, and answer one request."""
+    """Start an engine within a bound of memory, and answer one request.
+
+    most_bytes: the bound. connection: gets the figures.
+    """
     resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
     use_huge_pages()
     workload = Workload(load_model_config(config.model_dir).vocab_size)

@@ -27,7 +27,10 @@ class Memory(NamedTuple):
 
 
 def measure_memory(config: EngineConfig, requests: int, prompt_tokens: int, new_tokens: int) -> Memory:
-    """Start an engine in a process of its own and let it answer requests, all of them different."""
+    """Start an engine in a process of its own and let it answer requests, all of them different.
+
+    requests: the number of requests. prompt_tokens, new_tokens: the tokens of each prompt and of each answer.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(config, requests, prompt_tokens, new_tokens, theirs), daemon=True)

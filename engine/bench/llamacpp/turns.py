@@ -38,7 +38,10 @@ class Turns:
         return self._answer(self._prompts(streams, self._prompt_tokens), self._new_tokens, adapters)
 
     def decode(self, peer: Peer, streams: int, adapters: list[str]) -> Round:
-        """Measure decoding; return the milliseconds of a token and its processor time, the engine's and the peer's."""
+        """Measure decoding; return the milliseconds of a token and its processor time, the engine's and the peer's.
+
+        streams: the number of requests at once.
+        """
         before_s = time.process_time()
         traces = self.ours(streams, adapters)
         processor_s = time.process_time() - before_s

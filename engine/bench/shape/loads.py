@@ -105,6 +105,8 @@ def _run(
     """Run the streams, and beside them the short requests, and add the measured times to `case`.
 
     The short requests are sent from the moment when all streams decode; the run ends with the last of them.
+
+    pace_s: the seconds between two short requests.
     """
     running = [engine.send(request) for request in streams]
     while not all(stream.arrived_s for stream in running):

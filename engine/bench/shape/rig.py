@@ -64,7 +64,10 @@ class Rig:
         self.runner = ModelRunner(self.path, sampler, self.device.transfers)
 
     def start(self, prompt: list[int], num_tokens: int, adapter: str = "") -> Sequence:
-        """Return a sequence with room for num_tokens more; adapter: loaded first if need be."""
+        """Return a sequence of a prompt with room for num_tokens more tokens.
+
+        adapter: the key of an adapter, which is loaded first if need be; "" for the base model.
+        """
         request = GenerateRequest(
             "bench", prompt, SamplingParams(MAX_TOKENS, temperature=0.0), "bench", adapter=adapter
         )

@@ -141,10 +141,10 @@ class _Table:
         return self._row(case, decode_plan(sequences), work, steps_s, over, target)
 
     def mixed_row(self, case: str, plan: Plan, steps_s: list[float], over: list[float] | None = None) -> Row:
-        """Return the row of decodes beside a prompt.
+        """Return the table's row of decodes beside a prompt.
 
-        The floor counts the bytes that the decodes read, since the prompt is in the same step, and the products of
-        both.
+        over: the seconds of the steps that the row is compared with; None: it is compared with none. The floor counts
+        the bytes that the decodes read, since the prompt is in the same step, and the products of both.
         """
         sequences = [chunk.sequence for chunk in plan.chunks]
         contexts = [self._sizes.context] * len(plan.decodes)

@@ -119,7 +119,10 @@ def _load(
 
 
 def _texts(vocab_size: int, pad_id: int | None, most: int, device: torch.device) -> list[Tensor]:
-    """Return texts without the padding token, by which some models find positions."""
+    """Return texts without the padding token, by which some models find positions.
+
+    pad_id: the id of the padding token; None without one. most: the most tokens of a text.
+    """
     lengths = [min(length, most) for length in LENGTHS]
     texts = [
         (torch.arange(length, device=device) * STEP + 11 * number + 3) % vocab_size

@@ -41,7 +41,10 @@ class Encoder:
     def forward(
         self, token_ids: Tensor, positions: Tensor, types: Tensor, texts: Texts, lora: StepLora | None
     ) -> Tensor:
-        """Return the hidden states [N, hidden] of all rows; token_ids, positions and types (segments) are [N]."""
+        """Return the hidden states [N, hidden] of all rows; token_ids, positions and types (segments) are [N].
+
+        lora: the adapters of the rows; None: the base alone.
+        """
         self._texts, self._adapters.lora = texts, lora
         try:
             output = encode(self._inner, token_ids, positions + self._first_position, types)

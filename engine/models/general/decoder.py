@@ -48,7 +48,8 @@ class GeneralDecoder:
     ) -> Tensor:
         """Return the hidden states [W, hidden] of output_rows after the final norm; token_ids and positions are [N].
 
-        before: called ahead of each layer's attention, with the layer's index.
+        before: called ahead of each layer's attention, with the layer's index. lora: the adapters of the rows; None:
+        the base alone.
         """
         self._attention, self._adapters.lora, self._before = attention, lora, before
         try:

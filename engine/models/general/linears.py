@@ -70,7 +70,10 @@ class AdaptedLinear(nn.Module):
         return self.matrix()[1]
 
     def settle(self, product: FusedProduct, place: int) -> None:
-        """Make the linear one part of a fused product from now on, and drop the linear's own matrix."""
+        """Make the linear one part of a fused product from now on, and drop the linear's own matrix.
+
+        place: the index of the linear among the product's parts.
+        """
         self._product, self._place, self._source = product, place, None
 
     def matrix(self) -> tuple[Tensor, Tensor | None]:
@@ -101,7 +104,10 @@ class FusedProduct:
         self._computed: tuple[Tensor, Sequence[Tensor]] | None = None
 
     def take(self, place: int, x: Tensor) -> Tensor:
-        """Return one linear's part of the product with x; the parts of the others are kept until the last is taken."""
+        """Return one linear's part of the product with x; the parts of the others are kept until the last is taken.
+
+        place: the index of the linear among the product's parts.
+        """
         if self._computed is None or self._computed[0] is not x:
             self._computed = x, self._compute(x)
         part = self._computed[1][place]

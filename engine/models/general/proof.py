@@ -43,7 +43,10 @@ class TextsInTurn:
         """The text, and the number of rows, of each part of the batch."""
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
-        """Attend in layer `index` to all rows of each text so far, which are remembered as they came."""
+        """Attend in layer `index` to all rows of each text so far, which are remembered as they came.
+
+        sinks: as for `RotatedAttention.attend_rotated`.
+        """
         sizes = [num_rows for _, num_rows in self.parts]
         outs = []
         for (text, _), *rows in zip(self.parts, *(torch.split(each, sizes) for each in (q, k, v)), strict=True):
@@ -110,7 +113,10 @@ def _distance(found: Tensor, expected: Tensor) -> Tensor:
 
 
 def _attention(layer: LayerAttention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
-    """Return the attention [T, H, E] of the newest T of all C tokens of one text."""
+    """Return the attention [T, H, E] of the newest T of all C tokens of one text.
+
+    sinks: [H]; None without any.
+    """
     group = layer.num_heads // layer.num_kv_heads
     keys, values = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
     scores = torch.einsum("thd,chd->htc", q.float(), keys) * layer.scaling

@@ -147,7 +147,10 @@ def _window(where: str, mask: Any, named: Any) -> int | None:
 
 
 def _farthest(mask: Mask, query: int) -> int:
-    """Return the largest distance at which a token is seen, for a mask that sees all that is nearer."""
+    """Return the largest distance at which a token is seen, for a mask that sees all that is nearer.
+
+    query: the position of the token that sees.
+    """
     near, far = 0, query
     while far - near > 1:
         middle = (near + far) // 2

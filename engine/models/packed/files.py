@@ -107,7 +107,10 @@ class PackedFiles:
         return self._ordered(name, found, part, shape[0])
 
     def _ordered(self, name: str, found: PackedMatrix, part: FusedPart | None, num_rows: int) -> PackedMatrix:
-        """Return the outputs of a part of a matrix, in the engine's order."""
+        """Return the outputs of a part of a matrix, in the engine's order.
+
+        part: the part that the module is of a fused one; None: it is a module by itself.
+        """
         which = torch.arange(len(found[0]))
         if part is not None:
             which = which[part.first : part.first + num_rows]
@@ -332,6 +335,8 @@ class PackedFiles:
         """Return which of the formats of integers a module has, and its scales [out, G].
 
         Formats may differ in zero points alone: a module that has some is of one that is not symmetric.
+
+        outputs, inputs: the shape of the matrix.
         """
         has_zeros = f"{module}.weight_zero_point" in self._files
         shapes: dict[tuple[int, ...], Scheme] = {}
@@ -346,7 +351,10 @@ class PackedFiles:
 
 
 def _scale_shapes(scheme: Scheme, outputs: int, inputs: int) -> list[tuple[int, ...]]:
-    """Return the shapes that the scales of a matrix may have."""
+    """Return the shapes that the scales of a matrix may have.
+
+    outputs, inputs: the shape of the matrix.
+    """
     rows = 1 if scheme.rows == 0 else -(-outputs // scheme.rows)
     groups = 1 if scheme.inputs == 0 else -(-inputs // scheme.inputs)
     if (rows, groups) == (1, 1):

@@ -24,7 +24,10 @@ class BlockPool:
     def __init__(
         self, num_blocks: int, num_tables: int, forget: Callable[[bytes], None] = lambda content: None
     ) -> None:
-        """Set up empty blocks. forget: called with the hash of a content that leaves the cache."""
+        """Set up empty blocks.
+
+        forget: called with the hash of a content that leaves the cache. num_tables: the number of tables of a sequence.
+        """
         self.num_blocks = num_blocks
         self.cached: list[dict[bytes, int]] = [{} for _ in range(num_tables)]
         """For each table the blocks by the hashes of their contents. Only the pool changes it."""
@@ -92,7 +95,8 @@ class BlockPool:
     def fill(self, blocks: Many[int], table: int, contents: Many[bytes], *, is_batch: bool) -> None:
         """Record the contents of used blocks, but for contents that another block holds: one copy is enough.
 
-        is_batch: True: the user is batch work, which does not make the blocks count as used of late.
+        is_batch: True: the user is batch work, which does not make the blocks count as used of late. table: the number
+        of the table whose layers the blocks are of.
         """
         cached, used_at = self.cached[table], NEVER if is_batch else self._num_agings
         for block, content in zip(blocks, contents, strict=True):

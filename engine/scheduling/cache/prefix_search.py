@@ -51,7 +51,10 @@ def _run_length(hashes: list[bytes], table: Table) -> int:
 
 
 def _first_missing(hashes: list[bytes], table: Table, first: int, end: int) -> int | None:
-    """Return the number of the first of some hashes that is not cached; None if all are."""
+    """Return the number of the first of some hashes that is not cached; None if all are.
+
+    first, end: the hashes looked at are those from number first up to end.
+    """
     for number in range(first, end):
         if hashes[number] not in table:
             return number

@@ -52,7 +52,10 @@ class StateSlots:
         return content in self._slot_of
 
     def has_room(self, sequence: Sequence, at: int, block_size: int) -> bool:
-        """Tell whether a slot is free for a sequence that begins with the snapshot at a position; 0: with zeros."""
+        """Tell whether a slot is free for a sequence that begins with the snapshot at a position; 0: with zeros.
+
+        at: the position, in tokens.
+        """
         is_read_first = at > 0 and sequence.block_hashes[at // block_size - 1] not in self._readers
         return self.num_free - is_read_first >= 1
 
@@ -60,7 +63,7 @@ class StateSlots:
         """Give a sequence a slot, in which it begins with the snapshot at a position, or with zeros at position 0.
 
         positions: the positions at which the sequence takes snapshots, as far as there is room; each is the end of a
-        block whose hash is known. Return False, and change nothing, if no slot is free.
+        block whose hash is known. Return False, and change nothing, if no slot is free. at: the position, in tokens.
         """
         if not self.has_room(sequence, at, block_size):
             return False
@@ -142,7 +145,10 @@ class StateSlots:
         self._new[content] = None
 
     def _take(self, *, may_take_recent: bool) -> int | None:
-        """Take a slot, if need be that of the snapshot that goes first; return None where there is none."""
+        """Take a slot, if need be that of the snapshot that goes first; return None where there is none.
+
+        may_take_recent: False: no snapshot gives way that interactive requests have used recently.
+        """
         if self._empty:
             return self._empty.pop()
         for place in (self._batch, self._aging, self._new) if may_take_recent else (self._batch,):

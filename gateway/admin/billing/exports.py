@@ -67,6 +67,8 @@ class ProjectExportController(Controller):
 def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
     """Read the parameters of an export.
 
+    project_id: the project whose rows are exported; None: all projects of the organization.
+
     Raises InvalidRequest: when a parameter is missing or wrong; the error names the parameter.
     """
     params = request.query_params

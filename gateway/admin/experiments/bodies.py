@@ -42,7 +42,11 @@ def check_text(body: wire.CreateExperiment | wire.ModifyExperiment) -> None:
 def experiment_wire(
     row: ExperimentRow, pinned: Sequence[PinnedArm], now: datetime.datetime | None = None
 ) -> wire.Experiment:
-    """Return an experiment as replies show it. pinned: the targets of its arms; empty for a draft."""
+    """Return an experiment as replies show it.
+
+    pinned: the targets of its arms; empty for a draft. now: the time up to which days are counted; None: the present
+    time.
+    """
     defined = row.definition
     shown = msgspec.convert(
         msgspec.to_builtins(defined, builtin_types=(float,)),
@@ -77,7 +81,10 @@ def experiment_wire(
 
 
 def days_of(row: ExperimentRow, now: datetime.datetime | None = None) -> int:
-    """Return the whole days since the start of an experiment, up to its stop."""
+    """Return the whole days since the start of an experiment, up to its stop.
+
+    now: the time up to which days of an experiment without a stop are counted; None: the present time.
+    """
     if row.started_at is None:
         return 0
     return max(0, ((row.stopped_at or now or datetime.datetime.now(datetime.UTC)) - row.started_at).days)

@@ -211,7 +211,10 @@ async def record(
     before: wire.Experiment | None = None,
     after: wire.Experiment | None = None,
 ) -> None:
-    """Write a change of an experiment to the audit log."""
+    """Write a change of an experiment to the audit log.
+
+    event: the name of the change. before, after: the experiment as it was and as it is; None where it does not exist.
+    """
     shown = {name: audited(each) for name, each in (("before", before), ("after", after)) if each is not None}
     await audit.record(conn, author(caller), event, experiment_id, project_id=project_id, **shown)
 

@@ -194,7 +194,10 @@ async def _begin(
     row: ExperimentRow,
     loaded: frozenset[tuple[str | None, str]],
 ) -> None:
-    """Resolve the arms of a locked draft, reserve its part of its layer and its name, and set it running."""
+    """Resolve the arms of a locked draft, reserve its part of its layer and its name, and set it running.
+
+    loaded: the adapters that engines have loaded for the arms, as (base, content key).
+    """
     project_id, defined = row.project_id, row.definition
     await check_known(conn, project_id, defined)
     found = await resolve_arms(conn, caller.organization_id, project_id, defined)

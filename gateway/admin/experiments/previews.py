@@ -161,7 +161,10 @@ async def _split(conn: Connection, row: ExperimentRow, digest: bytes) -> Split:
 async def _size(
     services: AdminServices, caller: Actor, project_id: str, wanted: wire.PreviewExperiment, row: ExperimentRow | None
 ) -> wire.SizeNeeded:
-    """Return the units and days that an effect needs. Raises _NothingKnown: when the past does not tell."""
+    """Return the units and days that an effect needs. Raises _NothingKnown: when the past does not tell.
+
+    row: the experiment that the question is about; None: one that is not stored yet.
+    """
     assert wanted.metric is not None and wanted.relative_effect is not None
     past = await read_past(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
     total = await asyncio.to_thread(sums_of, [each.unit for each in past.units])
@@ -202,7 +205,10 @@ async def _size(
 
 
 def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[int, int]:
-    """Return the outcome window in seconds and the least days: the question's, else the experiment's, else 0."""
+    """Return the outcome window in seconds and the least days: the question's, else the experiment's, else 0.
+
+    row: the experiment that the question is about; None: one that is not stored yet.
+    """
     analysis = row.definition.analysis if row is not None else None
     window_s, min_days = wanted.outcome_window_seconds, wanted.min_days
     if window_s is None:
@@ -222,7 +228,12 @@ def _size_text(
     window_s: int,
     min_days: int,
 ) -> str:
-    """Return a size in words. pace: new units a day, the coverage, and the days that were read."""
+    """Return a size in words.
+
+    pace: new units a day, the coverage, and the days that were read. per_arm: the units of each arm. days: the days
+    until the experiment ends; None: it never ends. window_s: the length of the outcome window in seconds. min_days: the
+    days before which nothing is to be decided.
+    """
     assert wanted.relative_effect is not None
     per_day, coverage, num_days = pace
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"

@@ -78,6 +78,8 @@ async def _resolve(
 ) -> PinnedArm:
     """Return the target that a model string names.
 
+    pools: the pools that the project may use. lock: True: the adapter stays as it is until the transaction ends.
+
     Raises BadTarget: when it cannot be served.
     """
     by_name = {pool.name: pool for pool in pools}
@@ -115,6 +117,8 @@ async def _resolve(
 async def _own(conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool) -> arms.OwnVersion:
     """Return a version of the project's own adapter.
 
+    version: None: the current one. lock: True: the adapter stays as it is until the transaction ends.
+
     Raises BadTarget: when the project has no such version, it is not ready, or the adapter belongs to another project.
     """
     found = await arms.find_own(conn, project_id, name, version)
@@ -144,7 +148,10 @@ def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment 
 
 
 def _treatment(of_alias: Treatment | None, target: Target) -> Treatment | None:
-    """Return an arm's changes to requests: its own values, then those of the alias that its model string names."""
+    """Return an arm's changes to requests: its own values, then those of the alias that its model string names.
+
+    of_alias: the changes of the alias; None where the model string names no alias.
+    """
     if of_alias is None:
         return Treatment(target.defaults, target.mode) if target.defaults != NO_DEFAULTS else None
     merged = msgspec.to_builtins(of_alias.defaults) | msgspec.to_builtins(target.defaults)

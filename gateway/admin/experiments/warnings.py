@@ -63,7 +63,10 @@ async def _full(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]
 
 
 def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[ExperimentWarning]:
-    """Return warnings about arms that serve the same, and about a control without units."""
+    """Return warnings about arms that serve the same, and about a control without units.
+
+    pinned: the present target of each arm; None where it cannot be resolved.
+    """
     found = []
     shown = [(at, arm) for at, arm in enumerate(defined.arms) if not arm.ended]
     for (before, one), (at, other) in combinations(shown, 2):
@@ -83,6 +86,9 @@ def _is_same(is_written_alike: bool, one: PinnedArm | None, other: PinnedArm | N
     """Tell whether two arms serve the same model with the same changes.
 
     Arms are compared by their present targets, or by their model strings if a target is not known.
+
+    is_written_alike: True if the definition says the same of both, which decides if the target of an arm is not known.
+    one, other: the present target of each arm; None: it is not known.
     """
     return is_written_alike if one is None or other is None else one == other
 

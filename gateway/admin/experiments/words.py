@@ -30,14 +30,21 @@ def difference(metric: str, value: float) -> str:
 
 
 def change(part: float) -> str:
-    """Return a relative difference as a signed percentage."""
+    """Return a relative difference as a signed percentage.
+
+    part: the difference as a part of the control's value.
+    """
     return percent_text(part, is_signed=True)
 
 
 def comparison_text(
     metric: str, arm: str, control: str, interval: Bounds, relative: Bounds | None, verdict: Verdict
 ) -> str:
-    """Return a sentence on the difference of a metric between one arm and the control."""
+    """Return a sentence on the difference of a metric between one arm and the control.
+
+    interval, relative: the interval of the difference in the metric's unit, and as a part of the control's value;
+    relative is None where the control may be 0.
+    """
     if interval.low is None or interval.high is None:
         return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     if relative is not None and relative.low is not None and relative.high is not None:
@@ -121,7 +128,10 @@ def conclusion(
 ) -> str:
     """Return a sentence with the conclusion that a look allows, or why it allows none yet.
 
-    chosen: the arm that was decided for before the look.
+    chosen: the arm that was decided for before the look. units: the units that have taken part. is_srm: True if units
+    are not split as declared (sample ratio mismatch). days, min_days: the days since the start, and the days before
+    which nothing is to be decided. window_seconds: the length of the outcome window. is_stopped: True if no more units
+    come. chosen: None: no arm was decided for.
     """
     if is_srm:
         return (

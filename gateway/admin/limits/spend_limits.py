@@ -153,7 +153,10 @@ async def _existing(conn: Connection, organization_id: str, project_id: str | No
 
 
 def _limit(wanted: UpdateSpendLimit, known: LimitOut | None) -> SetLimit:
-    """Return the limit to set, with the alerts of the present one, which this shape does not show."""
+    """Return the limit to set, with the alerts of the present one, which this shape does not show.
+
+    known: the present limit; None: there is none, and so no alerts.
+    """
     percents: tuple[int, ...] | UnsetType = UNSET if known is None else known.alert_percents
     return SetLimit("cost_nanos", wanted.threshold_amount * CENT_NANOS, "month", alert_percents=percents)
 

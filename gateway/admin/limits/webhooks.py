@@ -196,6 +196,8 @@ def _check_url(text: str, *, allow_private: bool) -> None:
     """Check the form of a URL, and the IP address if it has one in place of a host name.
 
     The addresses of a name are checked each time a message is sent.
+
+    allow_private: True: private addresses are allowed, too.
     """
     try:
         url = httpx.URL(text)

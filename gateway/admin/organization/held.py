@@ -45,6 +45,9 @@ async def check_within_own(
 ) -> None:
     """Check that a key which the caller makes, changes or reads is no less restricted than the caller's own.
 
+    expires_at: the end of the other key; None: it never ends. ip_allow: the networks from which the other key works;
+    None: from all.
+
     Raises InvalidRequest: when the caller is a key that ends before the other one, or does not work where the other one
     would.
     """

@@ -209,7 +209,10 @@ async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.K
 async def record_key(
     conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
 ) -> None:
-    """Record a change of a key in the audit log: the key as it was, if it existed, and as it is now."""
+    """Record a change of a key in the audit log: the key as it was, if it existed, and as it is now.
+
+    event: the name of the change. before: None for a new key.
+    """
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)

@@ -442,7 +442,10 @@ def client_of(request: Request[Any, Any, Any]) -> Client:
 
 
 def own_cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
-    """Return a cookie that scripts cannot read and other sites cannot cause to be sent."""
+    """Return a cookie that scripts cannot read and other sites cannot cause to be sent.
+
+    max_age_s: the seconds after which the browser forgets the cookie.
+    """
     return Cookie(
         key=name,
         value=token,

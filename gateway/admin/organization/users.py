@@ -281,7 +281,10 @@ async def _locked_out(conn: Connection, services: AdminServices, caller: Actor) 
 
 
 def user_wire(row: users.UserRow, *, is_locked_out: bool = False) -> User:
-    """Return a user as the admin API shows it."""
+    """Return a user as the admin API shows it.
+
+    is_locked_out: True if the user's only passkeys belong to a former host name of this server.
+    """
     return User(
         id=row.id,
         name=row.name,

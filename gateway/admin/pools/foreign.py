@@ -134,8 +134,8 @@ def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
 def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:
     """Return the addresses of a pool's servers of another maker, after a change if there is one.
 
-    There are none for a pool of our own engines.
-    settings: the driver's settings, after the change.
+    There are none for a pool of our own engines. settings: the driver's settings, after the change. wanted: the body of
+    the change; None: there is no change.
 
     Raises InvalidRequest: when an address is wrong, or is private and may not be.
     """

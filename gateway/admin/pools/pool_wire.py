@@ -275,7 +275,9 @@ def detail_wire(
     """Return a pool with its revisions and replicas.
 
     shortage: as for `condition_of`. hosts: the names of hosts by id. outlook: a sentence on what the automatic number
-    of replicas does next.
+    of replicas does next. rollout: the way in which a wanted revision will replace replicas; None where nothing is
+    replaced. key_hint: the last characters of the servers' key; None without a key. outlook: None where the number does
+    not follow the load.
     """
     return PoolDetail(
         **_fields(pool, shortage, healths, outlook),

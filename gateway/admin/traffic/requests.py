@@ -145,7 +145,10 @@ class RequestDetails(RequestOut, frozen=True, kw_only=True):
 
 
 def request_query_shape(extra: tuple[str, ...] = ()) -> dict[str, Shape]:
-    """Return the `opt` of a route handler with the parameters of a query for requests."""
+    """Return the `opt` of a route handler with the parameters of a query for requests.
+
+    extra: the names of further parameters that may be given several times.
+    """
     unix = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
     values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
     count = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}

@@ -313,6 +313,8 @@ def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.
     """Return the width and the borders of buckets for a span of time.
 
     The width is the finest with at most sixty buckets; else days.
+
+    start_s, end_s: the ends of the span in Unix seconds.
     """
     if end_s <= start_s:
         raise wrong_value("end_time", "the end must be after start_time")

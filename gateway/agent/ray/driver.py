@@ -185,6 +185,8 @@ class Driver:
 
         A supervisor that has not yet answered the question before is asked only after that answer.
 
+        public_keys: the keys of the hosts that may connect to the engines. seconds: the most seconds to wait.
+
         Raises TimeoutError: when the answer does not come in time.
         Raises the supervisor's error: when the call fails.
         """
@@ -300,7 +302,10 @@ class Driver:
         return not lives and self._seat_takes.get(ask.replica_id, takes) != takes
 
     def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
-        """Return the seat of a replica. node_id: the node on which the seat is put if possible."""
+        """Return the seat of a replica.
+
+        node_id: the node on which the seat is put if possible. node_id: None: on any node.
+        """
         wanted, labels = self._seat_takes[ask.replica_id] = self._takes_of(ask)
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
         return self._supervisor.options(

@@ -120,7 +120,10 @@ class RayLauncher:
         return started.engine
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
-        """End an engine on its node, as `Launcher.stop`."""
+        """End an engine on its node, as `Launcher.stop`.
+
+        grace_s: seconds after which the process is killed.
+        """
         if self._engines.get(engine.replica_id) != engine:
             return
         answer = await self._bridge.call(Stop(engine, grace_s), grace_s + START_S)
@@ -143,7 +146,10 @@ class RayLauncher:
             self._looking = asyncio.create_task(self._keep_looking())
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Free the resources of all other replicas from the next look on, as `Launcher.release`."""
+        """Free the resources of all other replicas from the next look on, as `Launcher.release`.
+
+        held_s: seconds for which the caller still has the host.
+        """
         self._kept_until_s = asyncio.get_running_loop().time() + held_s
         self._kept = sorted(replica_ids)
 

@@ -58,7 +58,10 @@ def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
 
 
 def demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
-    """Return the resources that an engine takes, by Ray's names."""
+    """Return the resources that an engine takes, by Ray's names.
+
+    on_gpu: True if the engine computes on a GPU.
+    """
     wanted: dict[str, float] = {CPU: float(ask.num_cpus)}
     num_bytes = GPU_HOST_BYTES if on_gpu else ask.memory_bytes
     if num_bytes:
@@ -83,14 +86,20 @@ def _is_fit(ask: Ask, node: RayNode) -> bool:
 
 
 def nodes_for(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNode]:
-    """Return the nodes that have what an engine needs while nothing else runs there."""
+    """Return the nodes that have what an engine needs while nothing else runs there.
+
+    on_gpu: True if the engine computes on a GPU.
+    """
     wanted = demand(ask, on_gpu=on_gpu)
     fit = [each for each in nodes if _is_fit(ask, each)]
     return [each for each in fit if all(each.resources.get(name, 0) >= least for name, least in wanted.items())]
 
 
 def why_waiting(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
-    """Return a sentence that says why an engine has no node."""
+    """Return a sentence that says why an engine has no node.
+
+    on_gpu: True if the engine computes on a GPU.
+    """
     wanted = demand(ask, on_gpu=on_gpu)
     needs = f"it needs {_in_words(wanted)}"
     if not nodes:

@@ -132,7 +132,10 @@ class Supervisor:
         return await self._starting
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
-        """End an engine of this node."""
+        """End an engine of this node.
+
+        grace_s: seconds after which the process is killed.
+        """
         launcher = await self._ready(self._keys)
         launcher.running()  # watches those that it has not started
         await launcher.stop(engine, grace_s)
@@ -214,7 +217,11 @@ class Supervisor:
 
 
 def _of_this_node(spec: Spec | None, gpu: str | None) -> Spec | None:
-    """Return the specification of an engine's start, with the interpreter and the environment of this node."""
+    """Return the specification of an engine's start, with the interpreter and the environment of this node.
+
+    spec: None: no engine is to be started, and None is returned. gpu: the name by which CUDA knows the engine's GPU;
+    None: it computes on processors.
+    """
     if spec is None:
         return None
     return msgspec.structs.replace(

@@ -49,6 +49,8 @@ def socket_path(run_dir: Path, replica_id: str, generation: int) -> Path:
     """Return the path of the socket of one start of a replica.
 
     The name is short, since the path of a socket has to be; llama.cpp knows a socket by the ending `.sock`.
+
+    generation: the number of the start.
     """
     name = hashlib.sha256(replica_id.encode()).hexdigest()[:_NAME_DIGITS]
     path = run_dir / f"{name}-{generation:x}.sock"

@@ -24,7 +24,10 @@ log = structlog.get_logger(__name__)
 
 
 def find_programs(settings: Settings, environ: Mapping[str, str] = os.environ) -> Programs:
-    """Return the programs of this host: those that settings name, else those on the PATH, else those of a wheel."""
+    """Return the programs of this host: those that settings name, else those on the PATH, else those of a wheel.
+
+    environ: the environment, whose PATH is looked through.
+    """
     found: dict[Driver, tuple[str, ...]] = {}
     named: tuple[tuple[Driver, str, str], ...] = (
         ("llamacpp", settings.llama_server, "llama-server"),

@@ -111,7 +111,10 @@ class EngineCondition:
         self.resident = frozenset(stats.resident_adapters)
 
     def adapter_moved(self, key: str, *, is_resident: bool) -> None:
-        """Record that an adapter is on the engine's device now, or is not any more."""
+        """Record that an adapter is on the engine's device now, or is not any more.
+
+        is_resident: True: it is there now; False: it has left.
+        """
         self.resident = self.resident | {key} if is_resident else self.resident - {key}
 
     def begin_draining(self) -> None:

@@ -232,5 +232,8 @@ class EngineRequests:
 
 
 def _is_unanswered(error: EngineError, *, has_begun: bool) -> bool:
-    """Tell whether a request that ended with this error may be answered elsewhere."""
+    """Tell whether a request that ended with this error may be answered elsewhere.
+
+    has_begun: True if the reader has got a part of the reply, after which no other replica can answer.
+    """
     return error.code in ("queue_full", "draining") or (error.code == "internal" and not has_begun)

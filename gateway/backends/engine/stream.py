@@ -114,7 +114,10 @@ class EngineStream(msgspec.Struct, eq=False):
         return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
 
     def elapsed_ms(self, until_s: float | None) -> float | None:
-        """Return the milliseconds from the request's submission to a time; None where that has not come."""
+        """Return the milliseconds from the request's submission to a time; None where that has not come.
+
+        until_s: the time by the clock of `submitted_s`; None where it has not come.
+        """
         return None if until_s is None else (until_s - self.submitted_s) * 1e3
 
     @property

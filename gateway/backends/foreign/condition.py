@@ -255,7 +255,10 @@ class ServerCondition:
         )
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
-        """Return the state as the dashboard shows it. model: the name of the pool."""
+        """Return the state as the dashboard shows it.
+
+        model: the name of the pool. num_running: the requests of this gateway that the server runs.
+        """
         state: State = "draining" if self._is_draining else "ready" if self.is_ready else "unreachable"
         return EngineSnapshot(
             id=self.engine_id,

@@ -104,6 +104,8 @@ class AdapterWay(Protocol):
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.
 
+        within_s: the most seconds to wait for the server's answer.
+
         Raises ServerRefused: when the server refuses the adapter; with the status 404, when it does not find the
         content.
         Raises ServerGone: when the server does not answer.
@@ -112,11 +114,15 @@ class AdapterWay(Protocol):
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
         """Unload an adapter; one that is not loaded is no error.
 
+        within_s: as for `load`.
+
         Raises as `load`.
         """
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
-        """Generate one token with an adapter; return its log-probability. digest: "" tries the base.
+        """Generate one token with an adapter; return its log-probability.
+
+        digest: "" tries the base. within_s: as for `load`.
 
         Raises ServerRefused: when the server does not know the adapter.
         Raises ServerGone, BadReply: when it does not answer as it should.
@@ -171,6 +177,8 @@ class Driver(Protocol):
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Ask a server for its facts.
+
+        within_s: the most seconds to wait for the server's answers.
 
         Raises ServerGone or ServerRefused: when the server does not serve.
         Raises BadReply: when it is another kind of server.

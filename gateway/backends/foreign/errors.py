@@ -54,7 +54,10 @@ _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 async def read_refusal(connection: Connection, until_s: float) -> ServerRefused:
-    """Read a response other than 200 as an error: its status, its known code, its text, and when to retry."""
+    """Read a response other than 200 as an error: its status, its known code, its text, and when to retry.
+
+    until_s: the time, by the loop's clock, until which the response has to be there.
+    """
     try:
         body = await read_at_most(connection, MAX_ERROR_BYTES, until_s)
     except ServerGone:

@@ -153,6 +153,8 @@ class ForeignRequests:
     def _judged(self, stream: ReplyStream, admitted: Admitted, own: KeyInUse | None) -> Iterator[None]:
         """Yield to the code that reads a reply; then record the usage, judge the server, and give the place back.
 
+        own: the project's own key that the request was sent with; None: that of the pool.
+
         Raises as `items`.
         """
         attempt, request_id = stream.attempt, stream.attempt.request.request_id
@@ -273,7 +275,10 @@ class ForeignRequests:
     def _refused(
         self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused, own: KeyInUse | None
     ) -> Unanswered:
-        """Return the exception for a reader where the server refused a request or failed at it."""
+        """Return the exception for a reader where the server refused a request or failed at it.
+
+        own: as for `_judged`.
+        """
         attempt, error = stream.attempt, refusal(refused)
         sent_key = self._server.key if stream.key is None else stream.key.secret
         text = shown(refused.text, key=sent_key, request=stream.sent)

@@ -166,7 +166,12 @@ class Server:
         return await asked(await self._connect(until_s))
 
     async def _prove(self, connection: Connection, proof: Proof, headers: Mapping[str, str], until_s: float) -> None:
-        """Ask a question over a connection before a request. Raises as `ask`."""
+        """Ask a question over a connection before a request.
+
+        until_s: the time, by the loop's clock, until which the answer has to be there.
+
+        Raises as `ask`.
+        """
         connection.send("GET", self._path + proof.path, headers, b"")
         await connection.head(until_s)
         body = await read_at_most(connection, MAX_REPLY_BYTES, until_s)
@@ -179,7 +184,12 @@ class Server:
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
     ) -> Reply:
-        """Return a whole reply of at most MAX_REPLY_BYTES and MAX_OBJECTS. Raises as `ask`."""
+        """Return a whole reply of at most MAX_REPLY_BYTES and MAX_OBJECTS.
+
+        body: JSON to send, if any. within_s: the most seconds until all of the reply is there. proof: as for `ask`.
+
+        Raises as `ask`.
+        """
         try:
             async with asyncio.timeout(within_s):
                 until_s = _now_s() + within_s
@@ -291,7 +301,10 @@ def _proves(body: bytes, proof: Proof) -> bool:
 
 
 async def read_at_most(connection: Connection, max_bytes: int, until_s: float) -> bytes:
-    """Return the whole body of a response, all of it until until_s by the loop's clock.
+    """Return the whole body of a response.
+
+    max_bytes: the most bytes of the body. until_s: the time, by the loop's clock, until which all of the body has to be
+    there.
 
     Raises ServerGone: when it is larger, cut off or late.
     """

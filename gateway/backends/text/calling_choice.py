@@ -20,7 +20,10 @@ from gateway.text.tools.tool import ToolUse
 def calling_choices(
     num_choices: int, tokenizer: Tokenizer, tools: ToolUse, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle
 ) -> list[CallingChoice]:
-    """Return the choices of one request, none of which has begun."""
+    """Return the choices of one request, none of which has begun.
+
+    min_tokens: the tokens before which no stop string ends a choice.
+    """
     return [
         CallingChoice(index, tokenizer, tools, stop, min_tokens=min_tokens, style=style) for index in range(num_choices)
     ]

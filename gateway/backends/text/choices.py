@@ -138,7 +138,8 @@ async def prompt_tokens(
     """Place a prompt's tokens in its text, special tokens included. Other requests' streams are served in between.
 
     text: the prompt as the client wrote it, None where it is only known by its tokens. A special token that the
-    tokenizer has put around the text, such as BOS, is no part of it and has no width.
+    tokenizer has put around the text, such as BOS, is no part of it and has no width. logprobs: the log-probabilities
+    of each token; None for the first one.
     """
     detokenizer = Detokenizer(tokenizer, with_special=True)
     tokens: list[Token] = []

@@ -44,7 +44,10 @@ def table_line(row: Row | tuple[str, float]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.balance", description=__doc__)
     default = World()
     for name, what in (
@@ -69,7 +72,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the rows of all policies; return the exit status."""
+    """Print the rows of all policies; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = vars(parse_arguments(argv))
     as_json = args.pop("json")
     if not as_json:

@@ -35,7 +35,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def compare(kind: type[Ours | Peer], world: World, requests: Sequence[Arrival], static: float) -> Row:
-    """Run one policy over the requests, and return its row of figures."""
+    """Run one policy over the requests, and return its row of figures.
+
+    static: the hit rate of a fixed placement, for the row.
+    """
     names = [f"replica-{number}" for number in range(world.replicas)]
     policies: list[Policy] = [kind(names, world.gateways, seed) for seed in range(world.gateways)]
     simulation = Simulation(world, policies)

@@ -82,7 +82,10 @@ def _median_us(split: Split) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print all tables of the benchmark; return the exit status."""
+    """Print all tables of the benchmark; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     argparse.ArgumentParser(prog="python -m gateway.bench.experiments", description=__doc__).parse_args(argv)
     tables = (
         ("us an assignment", assignment_us()),

@@ -77,7 +77,10 @@ def _pipeline() -> Pipeline:
 
 
 async def _request(pipeline: Pipeline, model: str, unit: str, *, has_fields: bool) -> None:
-    """Take one request through the steps of the pipeline in which experiments have a part."""
+    """Take one request through the steps of the pipeline in which experiments have a part.
+
+    has_fields: True: the request has the fields that experiments read; False: it is one outside of experiments.
+    """
     call = Call("req_" + "a" * 24, 0)
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
     fields = ExperimentFields(HEADERS, PRINCIPAL, body) if has_fields else None
@@ -95,7 +98,10 @@ async def _request(pipeline: Pipeline, model: str, unit: str, *, has_fields: boo
 
 
 async def _median_us(ask: Callable[[int], Awaitable[None]]) -> float:
-    """Return the median microseconds of CPU time that one request takes."""
+    """Return the median microseconds of CPU time that one request takes.
+
+    ask: takes the request of a number through its steps.
+    """
     rounds = []
     for round_ in range(NUM_ROUNDS):
         started = time.process_time()

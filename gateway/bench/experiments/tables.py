@@ -172,7 +172,10 @@ async def fill_from_states(database: Database, row: Row, args: argparse.Namespac
 
 
 def _state(rng: random.Random, number: int, num_requests: int, first_us: int) -> UnitState:
-    """Return a unit's state after its requests, of which the first took some time and was perhaps voted about."""
+    """Return a unit's state after its requests, of which the first took some time and was perhaps voted about.
+
+    number: the number of the unit. first_us: the time of the first request, in Unix microseconds.
+    """
     medians_us = {"ttft_ms": 50_000, "queue_ms": 2_500, "engine_ms": 70_000, "time_per_token_ms": 2_500}
     times = {name: int(median * rng.lognormvariate(0, 0.5)) for name, median in medians_us.items()}
     counts = Counts(
@@ -204,7 +207,11 @@ async def send(
     days_ago: int,
     num: int | None = None,
 ) -> None:
-    """Write the requests of some units, as the ledger's writer does: exposures and usage in one transaction."""
+    """Write the requests of some units, as the ledger's writer does: exposures and usage in one transaction.
+
+    units: the first and the last number of the units. days_ago: the days since the requests. num: the requests of each
+    unit; None: as many as the arguments say.
+    """
     values = row.project_id, row.id, *units, num or args.exposures // args.units, days_ago
     async with database.transaction() as conn:
         await conn.execute(_REQUESTS, *values)
@@ -288,7 +295,10 @@ async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fill the tables and measure them; return 0 if a recount equals the tables."""
+    """Fill the tables and measure them; return 0 if a recount equals the tables.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.experiments.tables", description=__doc__)
     add = parser.add_argument
     add("--exposures", type=int, default=10_000_000)

@@ -148,7 +148,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 where every batch was stored, at 1,000 votes a second or more, else 1."""
+    """Run the benchmark; return 0 where every batch was stored, at 1,000 votes a second or more, else 1.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = arguments().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

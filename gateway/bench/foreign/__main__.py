@@ -97,7 +97,10 @@ def _print(line: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.foreign", description=__doc__)
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of any prepared model")
     parser.add_argument("--requests", type=int, default=1000, help="requests of one chunk each way")
@@ -130,7 +133,10 @@ def _compare(args: argparse.Namespace, folder: Path, installation: Installation,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the time that a gateway adds to a call of a server; return the exit status."""
+    """Print the time that a gateway adds to a call of a server; return the exit status.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

@@ -52,7 +52,10 @@ def running_peers(peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[
 def servers_of(
     installation: Installation, pool: str, upstream: RunningPeer, peers: Sequence[RunningPeer], *, stream: bool
 ) -> list[Server]:
-    """Return the server itself, our gateway before it, and other gateways, each with requests for it."""
+    """Return the server itself, our gateway before it, and other gateways, each with requests for it.
+
+    stream: True: replies are streamed.
+    """
 
     def bodies(model: str) -> Iterator[bytes]:
         for number in itertools.count():
@@ -92,7 +95,10 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
 
 
 def rates_of(most: Mapping[str, float], wanted: float) -> dict[str, float]:
-    """Return the rate of requests for each server: one for all, but a lower one for LiteLLM."""
+    """Return the rate of requests for each server: one for all, but a lower one for LiteLLM.
+
+    most: the highest rate of each server, by its name. wanted: the requests a second to send at most.
+    """
     common = min(wanted, *(rate for name, rate in most.items() if name != LITELLM.name))
     return {name: min(common, rate) for name, rate in most.items()}
 

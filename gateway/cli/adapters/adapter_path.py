@@ -18,7 +18,10 @@ def add_tenant(parser: argparse.ArgumentParser) -> None:
 
 
 def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
-    """Add the arguments `tenant` and `name`."""
+    """Add the arguments `tenant` and `name`.
+
+    metavar: the name by which the help shows `name`, such as NAME[@VERSION].
+    """
     add_tenant(parser)
     parser.add_argument("name", metavar=metavar, help=_named(metavar))
 

@@ -77,6 +77,7 @@ class Upload:
         """Prepare an upload of the adapter with this name.
 
         tenant: the name of the project. project: the path of the project in the admin API. base: None is the default.
+        promote: True: the version becomes the current one once it is ready.
         """
         self._client = client
         self._tenant = tenant

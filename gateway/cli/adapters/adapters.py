@@ -113,7 +113,10 @@ def _shared_with(client: AdminClient, path: str) -> list[str]:
 
 
 def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
-    """Print a field per line, and the fields within a field below its line."""
+    """Print a field per line, and the fields within a field below its line.
+
+    indent: the spaces before each field.
+    """
     for name, value in shown.items():
         if name == "object":
             continue

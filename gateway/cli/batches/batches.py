@@ -99,7 +99,9 @@ def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool = False) -> dict[str, Any]:
-    """Wait until a batch has ended, and return it. is_new: say first that the batch is created.
+    """Wait until a batch has ended, and return it.
+
+    is_new: say first that the batch is created. quiet: True: no progress is shown.
 
     Raises WaitingEnded: when Ctrl-C is pressed.
     """

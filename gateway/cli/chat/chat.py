@@ -99,6 +99,8 @@ def _base(client: InferenceClient) -> Model:
 def _question(given: str | None) -> str | None:
     """Return the question of the command line and a pipe, together; None for a session.
 
+    given: the question of the command line; None where it has none.
+
     Raises WrongUsage: when there is no question at all, or the pipe's text is not UTF-8.
     """
     if sys.stdin is None or sys.stdin.isatty():

@@ -83,6 +83,8 @@ def _watch(
 def _check(pool: dict[str, Any], wanted: int) -> None:
     """Check that the change of a pool can still succeed.
 
+    wanted: the number of the revision that the change leads to.
+
     Raises CommandFailed: when it cannot.
     """
     name = pool["name"]

@@ -64,6 +64,8 @@ def _doctor(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) -> dict[str, Any]:
     """Return the report of the engine's own program.
 
+    measure_s: the seconds for the measurement; 0: nothing is measured.
+
     Raises CommandFailed: when the program fails.
     """
     from engine.config.text import whole_flag

@@ -175,7 +175,10 @@ async def next_promotion(conn: Connection, adapter_id: str) -> int:
 
 
 async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:
-    """Make a ready version the current one, unless a later order has made another one current."""
+    """Make a ready version the current one, unless a later order has made another one current.
+
+    promotion: the number of the order to promote; a later order has a higher one.
+    """
     return await conn.execute(_PROMOTE, adapter_id, version, promotion) != "UPDATE 0"
 
 

@@ -293,7 +293,10 @@ async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLin
 
 
 async def begin_batch(conn: Connection, batch: LeasedBatch, num_total: int) -> bool:
-    """Set a locked batch running. Return False, and change nothing, where the database lost some of its lines."""
+    """Set a locked batch running. Return False, and change nothing, where the database lost some of its lines.
+
+    num_total: the number of its lines.
+    """
     return bool(await conn.fetchval(_BEGIN, batch.project_id, batch.id, num_total))
 
 

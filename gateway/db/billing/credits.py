@@ -119,6 +119,8 @@ async def set_prepaid(conn: Connection, organization_id: str, project_id: str, p
 
     Runs in the caller's transaction.
 
+    prepaid: True: in advance; False: by invoice.
+
     Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     limit_id = await find_balance_limit(conn, organization_id, project_id)

@@ -178,7 +178,10 @@ async def list_items(
     order: Literal["asc", "desc"],
     limit: int,
 ) -> list[ItemRow]:
-    """Return a page of the items of a conversation that `get_conversation` has shown."""
+    """Return a page of the items of a conversation that `get_conversation` has shown.
+
+    after: the id of the item before the page; None: it is the first page.
+    """
     values = (project_id, conversation_id, after, limit)
     rows = await (conn.fetch(_PAGE_ASC, *values) if order == "asc" else conn.fetch(_PAGE_DESC, *values))
     return [ItemRow(**row) for row in rows]

@@ -109,7 +109,10 @@ _END = "UPDATE file_uploads SET state = $3, file_id = $4 WHERE project_id = $1 A
 
 
 async def end_upload(conn: Connection, project_id: str, upload_id: str, state: str, file_id: str | None = None) -> None:
-    """End an upload that the caller's transaction has locked."""
+    """End an upload that the caller's transaction has locked.
+
+    state: the last state: completed or cancelled. file_id: the id of the file that the parts became; None without one.
+    """
     await conn.execute(_END, project_id, upload_id, state, file_id)
 
 

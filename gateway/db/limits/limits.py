@@ -150,7 +150,10 @@ _REMOVE = "DELETE FROM limits WHERE organization_id = $1 AND project_id IS NOT D
 
 
 async def remove_limit(conn: Connection, organization_id: str, project_id: str | None, limit_id: str) -> bool:
-    """Delete a limit and return whether there was one."""
+    """Delete a limit and return whether there was one.
+
+    project_id: the project that the limit bounds; None: the limit is the organization's.
+    """
     return await conn.execute(_REMOVE, organization_id, project_id, limit_id) != "DELETE 0"
 
 

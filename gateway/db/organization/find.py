@@ -92,7 +92,10 @@ async def find_adapters(
 async def find_experiments(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """Find experiments by a part of their names, or of the model strings by which they are asked for."""
+    """Find experiments by a part of their names, or of the model strings by which they are asked for.
+
+    project_ids: as for `find_projects`.
+    """
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_EXPERIMENTS, organization_id, only, text, limit)]
 

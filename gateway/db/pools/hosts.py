@@ -163,7 +163,10 @@ _TELL_NODES = "UPDATE hosts SET nodes = $3::jsonb WHERE id = $1 AND generation =
 
 
 async def tell_nodes(conn: Connection, host_id: str, generation: int, nodes: Sequence[Node]) -> None:
-    """Store the machines of a cluster, unless another agent has its host."""
+    """Store the machines of a cluster, unless another agent has its host.
+
+    generation: the generation of the agent's lease.
+    """
     await conn.execute(_TELL_NODES, host_id, generation, msgspec.json.encode(nodes).decode())
 
 

@@ -46,7 +46,10 @@ async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) 
 
 
 async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return the result of `list_managed`, as of one instant. conn: without a transaction."""
+    """Return the result of `list_managed`, as of one instant.
+
+    conn: without a transaction. pool_id: None: all pools of the organization.
+    """
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         return await list_managed(conn, organization_id, pool_id)
 

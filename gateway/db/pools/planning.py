@@ -79,6 +79,8 @@ async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool
     """Lock out other planners until the transaction ends.
 
     Return False if one plans just now, or the caller's lease is lost.
+
+    host_generation: the generation of the caller's lease of its host.
     """
     await conn.execute(_END_WITH_ITS_AGENT)
     is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)

@@ -169,7 +169,10 @@ _TAKE_BACK = "UPDATE pools SET wanted_revision = $3 WHERE id = $1 AND wanted_rev
 
 
 async def take_back(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
-    """Set an earlier revision as wanted again in place of a failed one, unless another one is wanted by now."""
+    """Set an earlier revision as wanted again in place of a failed one, unless another one is wanted by now.
+
+    failed, back_to: the numbers of the two revisions.
+    """
     await conn.execute(_TAKE_BACK, pool_id, failed, back_to)
 
 

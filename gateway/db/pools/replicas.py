@@ -62,7 +62,10 @@ _CREATE = "INSERT INTO replicas (id, pool_id, revision, host_id, gpu) VALUES ($1
 async def create_replica(
     conn: Connection, pool_id: str, revision: int, *, host_id: str, gpu: int | None = None
 ) -> ReplicaRow:
-    """Return a new replica that its host's agent has to start."""
+    """Return a new replica that its host's agent has to start.
+
+    revision: the number of the pool's revision. gpu: the index of the host's accelerator; None: the host's processors.
+    """
     row = await conn.fetchrow(_CREATE, new_id("replica"), pool_id, revision, host_id, gpu)
     assert row is not None
     return replica_of(row)
@@ -161,7 +164,8 @@ async def move_replica(
     """Change a replica's state; return whether that changed its row.
 
     retry_after: the time until a failed replica is started again. False: another agent has the host, the replica was
-    started again since, or its state does not lead there (a draining one does not become ready).
+    started again since, or its state does not lead there (a draining one does not become ready). host_generation,
+    generation: the generations of the agent's lease and of the replica's start. why: the reason in words.
     """
     done = await conn.execute(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]

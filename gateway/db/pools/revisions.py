@@ -153,7 +153,10 @@ _SET_STATE = "UPDATE pool_revisions SET state = $3, why = $4 WHERE pool_id = $1 
 async def set_revision_state(
     conn: Connection, pool_id: str, revision: int, state: RevisionState, why: str = ""
 ) -> None:
-    """Change a revision's state, with the reason in words."""
+    """Change a revision's state, with the reason in words.
+
+    revision: the number of the pool's revision. why: the reason; "" for none.
+    """
     await conn.execute(_SET_STATE, pool_id, revision, state, why)
 
 

@@ -210,6 +210,8 @@ class Balancer:
         """Return the first replica in a key's order that has room.
 
         A replica that starts slowly is chosen for some keys alone.
+
+        bucket: the bucket of the key (`orders`). exclude: the ids of replicas that may not be chosen.
         """
         brings_adapter = bool(asked.adapter)
         for replica in self._orders.of(bucket):

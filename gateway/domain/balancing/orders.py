@@ -72,7 +72,10 @@ class Orders(Generic[R]):
         self._orders.clear()
 
     def of(self, bucket: int) -> tuple[R, ...]:
-        """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform."""
+        """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform.
+
+        bucket: the bucket of a key, by which the order is known.
+        """
         order = self._orders.get(bucket)
         if order is None:
             order = self._orders[bucket] = self._order(_hash(b"%d" % bucket))

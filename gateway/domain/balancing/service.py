@@ -60,7 +60,8 @@ class PoolService:
     ) -> None:
         """Count the use of a replica by a request since the last call for that request.
 
-        weight: the request's weight, above 0.
+        weight: the request's weight, above 0. prompt_tokens, completion_tokens, adapter_bytes: the amounts since the
+        last call.
         """
         amounts = self._used.setdefault(replica_id, {}).setdefault(tenant, [*_NOTHING])
         amounts[0] += prompt_tokens / weight

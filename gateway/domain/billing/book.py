@@ -103,7 +103,10 @@ Book = Sequence[Version]
 
 
 def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
-    """Return the versions that are in force at some time from one instant to the other."""
+    """Return the versions that are in force at some time from one instant to the other.
+
+    from_ns, until_ns: the instants in Unix nanoseconds.
+    """
     by_time = attrgetter("effective_ns")
     first = max(0, bisect_right(book, from_ns, key=by_time) - 1)
     return book[first : bisect_right(book, until_ns, key=by_time)]

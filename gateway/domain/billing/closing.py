@@ -26,7 +26,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 def objection(start: datetime.date, next_open: datetime.date, now: datetime.datetime, lost: Lost | None) -> str | None:
-    """Return why the month that begins at start cannot be closed, or None. next_open: the first open month."""
+    """Return why the month that begins at start cannot be closed, or None.
+
+    next_open: the first open month. lost: the journals that were lost, and since when; None where none was.
+    """
     if start > next_open:
         return f"months are closed in order, and {next_open:%Y-%m} is next"
     if start < next_open:

@@ -112,6 +112,8 @@ def _tally_of(
 
     The sums are of all units whose window ended. Units that did nothing on the day are among them where such units
     count as 0.
+
+    age: the day, counted in days since a unit's first exposure.
     """
     sums = {(row.epoch, row.arm): row.sums for row in rows if row.age == age}
     if metric in IN_EVERY_UNIT:

@@ -102,7 +102,10 @@ def num_free(owners: Iterable[Owner]) -> int:
 def first_split(
     seed: bytes, layer_seed: bytes, slots: Iterable[int], weights: Sequence[int], holdout: Holdout | None = None
 ) -> Split:
-    """Return the split of an experiment that starts, its first epoch covering some slots of its layer."""
+    """Return the split of an experiment that starts, its first epoch covering some slots of its layer.
+
+    holdout: the holdout that the experiment names; None for none.
+    """
     return Split(seed, layer_seed, _marked(bytes(NUM_BUCKETS), slots, 1), (table(weights),), holdout=holdout)
 
 

@@ -74,7 +74,9 @@ def calibrate(
 ) -> Calibration:
     """Split past units into two equal arms at random, look at each split at the end of each day, and count alarms.
 
-    tightest_at: units of both arms, as in the definition of an experiment. seed: the same gives the same splits.
+    tightest_at: units of both arms, as in the definition of an experiment. seed: the same gives the same splits. alpha:
+    the level of each test. num_runs: the number of splits.
+
     Raises InvalidRequest: when there are fewer than two units of each arm to expect, or too many runs.
     """
     if not 1 <= num_runs <= MAX_RUNS:
@@ -109,7 +111,10 @@ def _horizon(whole: Mean, days: int, units_per_day: float, alpha: float) -> Hori
 def _alarms(
     units: Sequence[PastUnit], days: Sequence[int], kind: Kind, alpha: float, tightest_at: int, num_runs: int, seed: int
 ) -> tuple[int, int]:
-    """Return in how many splits the always-valid interval, and the ordinary test, raised an alarm at any look."""
+    """Return in how many splits the always-valid interval, and the ordinary test, raised an alarm at any look.
+
+    alpha: the level of each test. tightest_at: as for `calibrate`.
+    """
     rng, fixed_z = np.random.default_rng(seed), NormalDist().inv_cdf(1 - alpha / 2)
     treated = np.zeros((num_runs, len(_COLUMNS)))
     everybody = np.zeros(len(_COLUMNS))

@@ -155,7 +155,10 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval
 
 
 def by_epoch(sums: Mapping[tuple[int, int], Sums], control: int, treatment: int) -> list[tuple[Sums, Sums]]:
-    """Return the sums of two arms in each epoch. sums: the sums by (epoch, index of the arm)."""
+    """Return the sums of two arms in each epoch.
+
+    sums: the sums by (epoch, index of the arm). control, treatment: the indexes of the arms.
+    """
     return [
         (sums.get((epoch, control), NO_UNITS), sums.get((epoch, treatment), NO_UNITS))
         for epoch in sorted({epoch for epoch, _ in sums})

@@ -63,14 +63,20 @@ def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[Found]) -> lis
 
 
 def is_proven(effect: Effect, goal: Goal, alpha: float) -> bool | None:
-    """Return True for an effect that is proven better at a level, False for a proven worse one, None for others."""
+    """Return True for an effect that is proven better at a level, False for a proven worse one, None for others.
+
+    alpha: the level: the highest probability of a false alarm.
+    """
     if not counts.is_beyond(effect.log_e, alpha):
         return None
     return (effect.effect > 0) == (goal == "increase")
 
 
 def pair(epochs: Mapping[int, EpochCounts], control: int, treatment: int) -> list[EpochCounts]:
-    """Return the counts of two arms in each epoch in which both have a share; these shares are scaled to sum to 1."""
+    """Return the counts of two arms in each epoch in which both have a share; these shares are scaled to sum to 1.
+
+    control, treatment: the indexes of the arms.
+    """
     pairs = []
     for _, each in sorted(epochs.items()):
         a, b = each.shares[control], each.shares[treatment]

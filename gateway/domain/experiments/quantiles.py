@@ -43,6 +43,8 @@ def rank_bounds(num_units: int, p: float, concentration: float, alpha: float) ->
     """Return the least and the highest number of units below the p-quantile that level alpha does not refute.
 
     The interval of the quantile is [x of rank least, x of rank highest + 1], ranks from 1.
+
+    p: the quantile, between 0 and 1. concentration: as for `counts.log_e`.
     """
     limit, shares = -math.log(alpha), (p, 1 - p)
 
@@ -65,7 +67,7 @@ def quantile_interval(counts: Sequence[int], p: float, concentration: float, alp
     """Return the interval of the p-quantile of one arm.
 
     counts: units by bucket, of which there is one more than `EDGES_MS`. For the difference of two arms give alpha / 2
-    to each.
+    to each. p: the quantile, between 0 and 1. concentration: as for `counts.log_e`. alpha: the level of the interval.
     """
     total = sum(counts)
     if not total:

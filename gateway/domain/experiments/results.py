@@ -310,7 +310,7 @@ def comparison_of(
 ) -> Comparison | None:
     """Return a metric of an arm beside the control; None where too few units have a value.
 
-    what: the metric, its role, goal and kind.
+    what: the metric, its role, goal and kind. alpha: the level at which an effect counts as proven.
     """
     metric, role, goal, kind = what
     sums: dict[tuple[int, int], Sums] = {}
@@ -347,6 +347,8 @@ def _quantiles_of(
     """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both.
 
     Pooling others would show a ramp as an effect.
+
+    what: the metric, the reading of its values, and its role. alpha: the level of the interval.
     """
     metric, read, role = what
     both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}

@@ -31,7 +31,11 @@ def units_per_arm(
 def units_per_arm_anytime(
     variance_control: float, variance_treatment: float, effect: float, alpha: float = 0.05, power: float = 0.8
 ) -> int:
-    """Return the units of each arm by which an interval that is looked at all the time finds an effect."""
+    """Return the units of each arm by which an interval that is looked at all the time finds an effect.
+
+    variance_control, variance_treatment: the variances of the metric in both arms, in the square of its unit. alpha:
+    the level of the test. power: the probability that the effect is found.
+    """
     fixed = units_per_arm(variance_control, variance_treatment, effect, alpha, power)
     return math.ceil(ANYTIME_FACTOR * fixed)
 
@@ -39,7 +43,10 @@ def units_per_arm_anytime(
 def power_of(
     variance_control: float, variance_treatment: float, effect: float, per_arm: float, alpha: float = 0.05
 ) -> float:
-    """Return the probability that a fixed two-sided test of so many units an arm finds an effect, in its direction."""
+    """Return the probability that a fixed two-sided test of so many units an arm finds an effect, in its direction.
+
+    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`.
+    """
     se = math.sqrt((variance_control + variance_treatment) / per_arm)
     return NormalDist().cdf(abs(effect) / se - NormalDist().inv_cdf(1 - alpha / 2))
 
@@ -47,7 +54,10 @@ def power_of(
 def smallest_effect(
     variance_control: float, variance_treatment: float, per_arm: float, alpha: float = 0.05, power: float = 0.8
 ) -> float:
-    """Return the smallest effect that a fixed test of so many units an arm finds with this power."""
+    """Return the smallest effect that a fixed test of so many units an arm finds with this power.
+
+    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`.
+    """
     z = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
     return z * math.sqrt((variance_control + variance_treatment) / per_arm)
 

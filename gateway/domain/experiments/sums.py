@@ -112,6 +112,8 @@ def change(before: Unit | None, after: Unit | None) -> Sums:
     """Return the sums to add when a unit's contribution changes; None: the unit has no contribution.
 
     A late event, a replaced vote and a forgotten unit are all such changes, in any order.
+
+    before, after: the contribution as it was and as it is.
     """
     if before is None:
         return _of(after) if after else NO_UNITS

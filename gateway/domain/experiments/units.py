@@ -181,7 +181,10 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
-    """Return the state of a unit after all its events; None where it was never exposed."""
+    """Return the state of a unit after all its events; None where it was never exposed.
+
+    window_us: the length of the outcome window in microseconds.
+    """
     listed = list(events)
     exposures = [event for event in listed if event.exposure is not None]
     if not exposures:
@@ -241,6 +244,8 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
 
     is_closed: True if its outcome window counts as ended.
     own: the kind of each metric of the project's own.
+    state: None: the unit was never exposed, and contributes nothing. window_us: the length of the outcome window in
+    microseconds.
     """
     if state is None:
         return NO_ROWS
@@ -288,7 +293,10 @@ def contribution(counts: Counts, metric: str, before: Mapping[str, int] | None =
 def _of_votes(
     votes: Mapping[str, tuple[int, int]], own: Mapping[str, Kind], before: Mapping[str, int] | None = None
 ) -> Iterable[tuple[str, Unit]]:
-    """Yield the contributions of votes to the metrics of the project's own."""
+    """Yield the contributions of votes to the metrics of the project's own.
+
+    votes: the sum and the number of the votes by metric. before: the covariates of the unit; None: there are none.
+    """
     for name, (total, num_votes) in votes.items():
         if name not in own or not num_votes:
             continue

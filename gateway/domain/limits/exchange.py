@@ -68,7 +68,10 @@ class Ask(msgspec.Struct, eq=False):
 
 
 def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
-    """Begin to reserve for a request: take the free part of this gateway's leases at once."""
+    """Begin to reserve for a request: take the free part of this gateway's leases at once.
+
+    instant_ns: the time by PostgreSQL's clock, which decides the windows of limits.
+    """
     taken = []
     for entry in entries:
         need = work.amount(entry.limit.unit, work.max_tokens)

@@ -63,7 +63,10 @@ class Holdings:
         return tuple(Entry(limit, self._slice(limit, instant_ns)) for limit in limits)
 
     def reserve(self, entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Reservation | None:
-        """Reserve the most that a request can use, out of what is free here; return None if that is not enough."""
+        """Reserve the most that a request can use, out of what is free here; return None if that is not enough.
+
+        entries: the slices of the limits that apply. instant_ns: the time of the request by PostgreSQL's clock.
+        """
         cap = work.max_tokens
         units = [entry.limit.unit for entry in entries]
         of_parts = work.of_parts(units, cap)
@@ -80,7 +83,10 @@ class Holdings:
         return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
     def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
-        """Return the reservation of a request whose amounts are in `reserved` already."""
+        """Return the reservation of a request whose amounts are in `reserved` already.
+
+        cap: the most tokens of the request. instant_ns: the time of the request by PostgreSQL's clock.
+        """
         of_parts = work.of_parts([entry.limit.unit for entry in entries], cap)
         return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
@@ -200,7 +206,10 @@ class Holdings:
                 each.unwritten -= spent
 
     def tick(self, now_s: float, elapsed_s: float, instant_ns: int) -> None:
-        """Measure the pace of every slice, after which some need more and others have something to give back."""
+        """Measure the pace of every slice, after which some need more and others have something to give back.
+
+        elapsed_s: the seconds since the last call. instant_ns: the present time by PostgreSQL's clock.
+        """
         for each in list(self.slices.values()):
             each.per_s = (each.per_s + each.taken / elapsed_s) / 2
             each.taken = 0

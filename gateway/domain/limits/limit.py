@@ -93,7 +93,10 @@ def alerts(unit: Unit, window: Window) -> bool:
 
 
 def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
-    """Return the field that makes a limit wrong, and the words that follow its name; None for a valid limit."""
+    """Return the field that makes a limit wrong, and the words that follow its name; None for a valid limit.
+
+    hard: True: the limit refuses requests; False: it raises alerts alone.
+    """
     if unit not in RATED and window != "none":
         return "window", f"must be 'none' with the unit '{unit}'"
     if unit in RATED and unit not in SIZES and window == "none":

@@ -93,7 +93,10 @@ class Slice(msgspec.Struct, eq=False):
         return 8 * self.free < self.keep
 
     def take(self, need: int, now_s: float) -> None:
-        """Reserve an amount for a request."""
+        """Reserve an amount for a request.
+
+        need: the amount in the limit's unit.
+        """
         self.reserved += need
         self.taken += need
         if need > self.typical:

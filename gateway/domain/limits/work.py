@@ -24,7 +24,10 @@ class Price(msgspec.Struct, frozen=True):
     output: int = 0
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """Return the cost in nanos, rounded up: the ledger rounds each row once, to the nearest."""
+        """Return the most that these numbers of tokens can cost, in nanos.
+
+        The cost is rounded up, since the ledger rounds each row once, to the nearest.
+        """
         return -(-(prompt_tokens * self.input + completion_tokens * self.output) // PRICE_SCALE)
 
 
@@ -129,7 +132,7 @@ def amounts(
 ) -> list[int]:
     """Return the amount of each unit that one part used; for cost, the most.
 
-    is_request: True if the part stands for the request.
+    is_request: True if the part stands for the request. price: the price of tokens.
     """
     found = []
     for unit in units:

@@ -99,7 +99,11 @@ def condition_of(
 def _progress(
     num_replicas: int, wanted: int, state: RevisionState, why: str, replicas: Sequence[ReplicaStanding]
 ) -> str:
-    """Return a sentence on the progress of the wanted revision."""
+    """Return a sentence on the progress of the wanted revision.
+
+    num_replicas: the replicas that the pool is to run. wanted: the number of the revision. why: the reason for its
+    state.
+    """
     if state == "preparing":
         return _ended(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
     if state == "failed":

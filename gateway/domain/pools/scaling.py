@@ -137,7 +137,7 @@ def combined(loads: Sequence[Load]) -> Load | None:
 def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Return the number of replicas that shall run from now on, always within the bounds.
 
-    memory: the memory that the decision before returned.
+    memory: the memory that the decision before returned. memory: None: there was no decision before.
     """
     memory = _refreshed(memory, snapshot, now_s)
     number = snapshot.num_replicas
@@ -189,7 +189,10 @@ def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, st
 
 
 def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, reason: str, now_s: float) -> Decision:
-    """Decide for more replicas, unless replicas are still starting or one was stopped just now."""
+    """Decide for more replicas, unless replicas are still starting or one was stopped just now.
+
+    wanted: the number of replicas that the load needs.
+    """
     number, target = snapshot.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)

@@ -83,6 +83,8 @@ class Bases:
         """Return the names of the pools that serve a base; none for one that is not served here.
 
         None stands for the default base: a row from before bases were recorded belongs to it.
+
+        digest: the digest of the base; None stands for the default one.
         """
         if digest is None:
             digest = self.default.digest if self.default is not None else None

@@ -76,7 +76,11 @@ def own_completion(evidence: Evidence) -> int:
 
 
 def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
-    """Return this gateway's count of the tokens of a text. most: the number of tokens that were asked for."""
+    """Return this gateway's count of the tokens of a text.
+
+    most: the number of tokens that were asked for. num_events: the events of the stream that had text, each of which
+    holds one token at least.
+    """
     return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
@@ -94,7 +98,8 @@ def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoni
     """Return the counts that are billed for a reply that has ended.
 
     reported: prompt, completion and cached tokens as the server reported them. reasoning_tokens: the completion tokens
-    that the server reported as reasoning, whose text it need not have sent.
+    that the server reported as reasoning, whose text it need not have sent. reported: None: the server reported no
+    counts.
     """
     if reported is None:
         return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)

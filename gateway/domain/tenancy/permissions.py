@@ -70,12 +70,18 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
 
 
 def of_role(role: Role | None) -> frozenset[Permission]:
-    """Return the permissions that a role in the organization gives, in all of it."""
+    """Return the permissions that a role in the organization gives, in all of it.
+
+    role: None: no role, and no permissions.
+    """
     return OF_ROLE[role] if role else frozenset()
 
 
 def of_project_role(role: Role | None) -> frozenset[Permission]:
-    """Return the permissions that a role in a project gives there."""
+    """Return the permissions that a role in a project gives there.
+
+    role: None: no role, and no permissions.
+    """
     return OF_PROJECT_ROLE[role] if role else frozenset()
 
 
@@ -124,6 +130,8 @@ def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | N
 
     Nobody gives, changes or takes away more than they have. An exception are permissions to read content: people
     without these, such as admins, and operators' keys may give them.
+
+    project_id: the project in which the permissions would hold; None: the whole organization.
 
     Raises PermissionDenied: when the permissions go beyond the actor's own.
     """

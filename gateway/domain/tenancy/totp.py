@@ -31,7 +31,10 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def matching_step(secret: bytes, code: str, unix_s: float) -> int | None:
-    """Return the time step that the code belongs to, now or within the drift, or None for a wrong code."""
+    """Return the time step that the code belongs to, now or within the drift, or None for a wrong code.
+
+    unix_s: the present time in Unix seconds.
+    """
     now = int(unix_s) // STEP_S
     found = None
     for step in range(now - DRIFT_STEPS, now + DRIFT_STEPS + 1):  # all of them: time must not tell which
@@ -46,5 +49,8 @@ def base32(secret: bytes) -> str:
 
 
 def provisioning_uri(secret: bytes, email: str, issuer: str = "Lorikeet") -> str:
-    """Return the content of the QR code (the Key URI Format of the Google Authenticator wiki)."""
+    """Return the content of the QR code (the Key URI Format of the Google Authenticator wiki).
+
+    issuer: the name that authenticators show beside the e-mail address.
+    """
     return f"otpauth://totp/{quote(issuer)}:{quote(email)}?{urlencode({'secret': base32(secret), 'issuer': issuer})}"

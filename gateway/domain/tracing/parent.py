@@ -44,5 +44,8 @@ def read_parent(header: str) -> Parent | None:
 
 
 def write_parent(trace_id: str, span_id: str, *, is_sampled: bool) -> str:
-    """Return the header that names a span as the parent of further requests."""
+    """Return the header that names a span as the parent of further requests.
+
+    is_sampled: True: the trace is recorded, and receivers should record their part.
+    """
     return f"00-{trace_id}-{span_id}-{'01' if is_sampled else '00'}"

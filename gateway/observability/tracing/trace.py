@@ -40,7 +40,10 @@ class Trace:
         self.first = self._begin("", kind, parent_id)
 
     def begin(self, name: str, kind: Kind, parent: Span | None = None, service: Service = "gateway") -> Span | None:
-        """Begin a span now; None where the request has as many as it may have. parent: None stands for the first."""
+        """Begin a span now; None where the request has as many as it may have.
+
+        parent: None stands for the first span. service: the process whose work the span is.
+        """
         if self._num_left <= 0:
             self._num_left_out += 1
             return None
@@ -59,7 +62,10 @@ class Trace:
         self.end(self.first)
 
     def end(self, span: Span, at_ns: int | None = None) -> None:
-        """End a span, now or at another time; it must not change any more."""
+        """End a span, now or at another time; it must not change any more.
+
+        at_ns: the time of the end in Unix nanoseconds; None: now.
+        """
         span.end_ns = time.time_ns() if at_ns is None else at_ns
         if span is self.first and self._num_left_out:
             span.attributes[SPANS_LEFT_OUT] = self._num_left_out

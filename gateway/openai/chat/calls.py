@@ -24,7 +24,10 @@ class CallShape(msgspec.Struct, frozen=True):
     """True: the completion consists of tool calls, so that no text is its content."""
 
     def finish_reason(self, reason: str, *, has_calls: bool) -> str:
-        """Return OpenAI's finish reason for the engine's. A client that named the tool gets `stop`, as from OpenAI."""
+        """Return OpenAI's finish reason for the engine's. A client that named the tool gets `stop`, as from OpenAI.
+
+        has_calls: True if the choice has called a tool.
+        """
         if reason != "stop" or not has_calls or self.is_named:
             return reason
         return "function_call" if self.is_legacy else "tool_calls"

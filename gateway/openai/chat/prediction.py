@@ -30,6 +30,8 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
     """Return the predicted text, "" if nothing is predicted.
 
+    prediction: the request's field; None where it is absent.
+
     Raises InvalidRequest: when several choices are asked for; OpenAI's API refuses that, too.
     """
     if prediction is None:

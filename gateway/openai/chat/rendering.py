@@ -53,6 +53,8 @@ def rendering(
 ) -> Rendering:
     """Return how the chat template is to render a request whose last message has this role.
 
+    effort, verbosity: the request's fields; None where they are absent.
+
     Raises InvalidRequest: when fields contradict each other, or the last message cannot be continued.
     """
     continues = bool(fields.continue_final_message)
@@ -87,7 +89,8 @@ def template_arguments(
 ) -> tuple[Argument, ...]:
     """Return the arguments of the chat template that a request asks for.
 
-    effort_field, verbosity_field: the client's names of both fields, for errors.
+    effort_field, verbosity_field: the client's names of both fields, for errors. given: the client's own arguments;
+    None without any. effort, verbosity: the request's fields; None where they are absent.
     """
     arguments = [
         Argument(name, value, f"chat_template_kwargs.{name}", is_optional=True)

@@ -36,6 +36,8 @@ class ChatEvents:
         prompt_ids: the token ids of the prompt, where they are to be shown.
         calls: the shape of calls, where the choices may call tools.
         so_far: counts the usage, where every chunk is to show it.
+        with_logprobs: True: chunks show log-probabilities. with_usage: True: the last chunk has the usage.
+        is_predicted: True: the client predicted the answer, so the usage tells how much of the prediction was right.
         """
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far

@@ -48,6 +48,9 @@ def requested_tools(
 ) -> RequestedTools:
     """Return the tools that a request asks for. With the choice `none` the model is not told of any.
 
+    parallel: whether an answer may hold several calls; None: it may. functions, function_choice: the older fields; None
+    where they are absent.
+
     Raises InvalidRequest: for tools that cannot be served, and for what contradicts itself or has no effect.
     """
     if parallel is not None and not tools:

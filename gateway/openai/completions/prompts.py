@@ -11,6 +11,8 @@ from gateway.domain.errors import InvalidRequest
 def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) -> list[str | list[int]]:
     """Return the given prompts in order.
 
+    field: the client's name of the prompts, for errors. at_most: the most prompts.
+
     Raises InvalidRequest: for lists that mix kinds, naming the first that differs, and for too many prompts.
     """
     if isinstance(given, str):

@@ -40,7 +40,11 @@ class CompletionEvents:
         to_bytes: TokenBytes | None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """Prepare the events of a stream. so_far: counts the usage, where every chunk is to show it."""
+        """Prepare the events of a stream.
+
+        so_far: counts the usage, where every chunk is to show it. with_usage: True: the last chunk has the usage.
+        with_token_ids: True: chunks show token ids.
+        """
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far
         self._num_choices = num_choices

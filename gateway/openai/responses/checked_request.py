@@ -64,6 +64,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
         """Return the response before it has output.
 
         sampling: the sampling parameters: the client's values, and the adapter's where the client set none.
+        random_part: the random part of the response's id. is_stored: True: the reply says that it is stored.
         """
         return initial_response(
             self.wire,

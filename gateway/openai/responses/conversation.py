@@ -121,7 +121,10 @@ def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
 
 
 def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
-    """Return the error for a reference to an item that is not stored, whatever the reason is."""
+    """Return the error for a reference to an item that is not stored, whatever the reason is.
+
+    wanted: the id of the item; None where the reference has none. path: the path of the reference.
+    """
     return InvalidRequest(
         f"Item with id '{shortened(wanted or '')}' not found. Items are stored with responses, where 'store' is true "
         "and the project allows it; else send the item itself (AI SDK: providerOptions.openai.store: false).",
@@ -137,6 +140,7 @@ def template_messages(
 
     num_earlier: the number of items that this request did not send.
     opened: opens sealed content, where there is any.
+    instructions: the request's system prompt; None without one.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
     """
@@ -189,6 +193,8 @@ def logged_items(instructions: str | None, items: Sequence[Item]) -> list[Logged
     """Return the messages of a request for the request log.
 
     Only the request's own items are returned: earlier items are in the log with the requests that sent them.
+
+    instructions: the request's system prompt; None without one.
     """
     logged = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:

@@ -124,7 +124,9 @@ def initial_response(
 ) -> ResponseObject:
     """Return a response that has no output yet.
 
-    sampling: the sampling parameters: the client's values, and the adapter's where the client set none.
+    sampling: the sampling parameters: the client's values, and the adapter's where the client set none. created_at: the
+    Unix time in seconds. tier: the service tier. is_stored: True: the reply says that it is stored. conversation_id:
+    None outside of conversations.
     """
     text, reasoning = wire.text, wire.reasoning
     return ResponseObject(

@@ -124,7 +124,10 @@ class Progress:
         self._num_reasoning_tokens = 0
 
     def restore(self, events: Sequence[ResponseEvent], num_reasoning_tokens: int) -> None:
-        """Bring a response that has not begun into the state after these events, which are all of its events so far."""
+        """Bring a response that has not begun into the state after these events, which are all of its events so far.
+
+        num_reasoning_tokens: the tokens of thinking among these events.
+        """
         for event in events:
             match event:
                 case InProgress():
@@ -208,7 +211,8 @@ class Progress:
     ) -> list[ResponseEvent]:
         """Return the last event.
 
-        is_stored, is_added: whether the response is stored by now, and added to its conversation.
+        is_stored, is_added: whether the response is stored by now, and added to its conversation. completed_at: the
+        time of the end in Unix seconds.
         """
         common = {"output": list(self._output), "usage": self._counted(usage), "store": is_stored}
         if not is_added:

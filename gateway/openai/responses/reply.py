@@ -81,6 +81,7 @@ class Reply:
         thinks: True: the model may think before it answers.
         is_thinking: True: the prompt ended with the beginning of thinking.
         seal: as for `Progress`.
+        must_call: True: the answer has to be a call of a tool. num_prompt_tokens: the tokens of the prompt.
         """
         self.initial = initial
         self.is_stored = False
@@ -144,7 +145,11 @@ class Reply:
         return [TokenShown(token.start, each) for token, each in zip(tokens, encoded, strict=True)]
 
     def usage_so_far(self, num_output_tokens: int, prompt_tokens: int | None) -> ResponseUsage:
-        """Return the usage of a response that has not ended by itself."""
+        """Return the usage of a response that has not ended by itself.
+
+        num_output_tokens: the tokens of the output so far. prompt_tokens: the prompt's tokens as they were counted;
+        None: as many as were sent.
+        """
         num_input = self._num_prompt_tokens if prompt_tokens is None else prompt_tokens
         return ResponseUsage(num_input, num_output_tokens, num_input + num_output_tokens, InputTokensDetails(0))
 

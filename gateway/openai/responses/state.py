@@ -63,7 +63,10 @@ def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
 
 
 def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
-    """Return the error for a request to store content that the project does not allow to be stored."""
+    """Return the error for a request to store content that the project does not allow to be stored.
+
+    what: the content in words. param: the field at fault; None for none.
+    """
     return InvalidRequest(
         f"This project does not allow {what}. An operator allows it with `lorikeet tenant modify NAME --store-days N`.",
         param=param,

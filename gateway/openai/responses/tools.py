@@ -45,6 +45,8 @@ class ResponseTools(msgspec.Struct, frozen=True):
 def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, parallel: bool | None) -> ResponseTools:
     """Return the tools of a request. With the choice `none` the model is told of none.
 
+    parallel: whether an answer may hold several calls; None: it may.
+
     Raises InvalidRequest: for tools that cannot be served, and for a choice of a tool that is not there.
     """
     namespaces: dict[str, tuple[str, str]] = {}

@@ -12,7 +12,10 @@ from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 
 
 def make_tool(name: str, description: str | None, parameters: dict[str, Any] | None, path: str) -> Tool:
-    """Return a tool. path: the path of its parameters.
+    """Return a tool.
+
+    path: the path of its parameters. description: None: the tool has none. parameters: the JSON schema of its
+    arguments; None: it takes none.
 
     Raises InvalidRequest: when the parameters are no schema of an object, or nested too deeply.
     """

@@ -38,7 +38,8 @@ def context_of(
     """Return the context of an HTTP request, and note its model for the request's log line.
 
     experiment_fields: the fields of the request that experiments read; None where no experiment can include the
-    request.
+    request. model: the model string; None where the request names none. stream: whether the reply is streamed.
+    logged_messages: the messages of the request for the request log; None: nothing is logged.
     """
     call.model = model or ""
     of_experiments: dict[str, Any] = {}

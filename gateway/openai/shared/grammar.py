@@ -61,6 +61,8 @@ def requested_grammar(
 ) -> tuple[Grammar | None, str | None]:
     """Return the grammar that a request asks for, and the field that holds it, such as `structured_outputs.regex`.
 
+    response_format, structured_outputs: the request's fields; None where they are absent.
+
     Raises InvalidRequest: when several fields ask for a grammar, or a field is wrong.
     """
     by_format = _of_format(response_format) if response_format is not None else None
@@ -81,6 +83,8 @@ def requested_grammar(
 
 def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
     """Check that a grammar can be combined with tools.
+
+    grammar, field: as `requested_grammar` returns them; None without a grammar.
 
     Raises InvalidRequest: when the grammar is not one of JSON: tool calls could not be told from its text.
     """

@@ -81,7 +81,10 @@ itself, by id; null for the first token."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
-    """Return the function that names tokens: by their bytes or, by_id, as `token_id:` and the id, as in vLLM."""
+    """Return the function that names tokens in lists of log-probabilities.
+
+    by_id: True: by `token_id:` and the id, as in vLLM; False or None: by their bytes.
+    """
     return _id_as_bytes if by_id else to_bytes
 
 
@@ -166,6 +169,8 @@ async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, off
     """Return the log-probabilities of a whole choice or prompt.
 
     The most likely tokens are encoded, as in `whole_chat_logprobs`.
+
+    offset: the place of the first token in the whole text, in characters.
     """
     whole = TextLogprobs([], [], [], [])
     for first in range(0, len(tokens), TOKENS_AT_ONCE):

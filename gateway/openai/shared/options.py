@@ -20,6 +20,9 @@ def sampling_params(
 
     max_tokens is 0: the pipeline sets it.
 
+    num_logprobs, num_prompt_logprobs: the number of most likely tokens for each token of the completion and of the
+    prompt; None: no log-probabilities.
+
     Raises InvalidRequest: when both a grammar and `allowed_token_ids` bound the tokens.
     """
     if grammar is not None and request.allowed_token_ids:

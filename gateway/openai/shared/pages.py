@@ -49,7 +49,10 @@ def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
 
 
 def unknown_cursor(after: str | None) -> InvalidRequest:
-    """Return the error for a page after an object that is not in the list."""
+    """Return the error for a page after an object that is not in the list.
+
+    after: the id of the object; None where the request has none.
+    """
     return InvalidRequest(
         f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
         param="after",

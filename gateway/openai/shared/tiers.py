@@ -9,6 +9,8 @@ from gateway.domain.tenancy.principal import Principal, ServiceTier
 def service_tier(wanted: str | None, caller: Principal) -> ServiceTier:
     """Return the service tier that a request asks for.
 
+    wanted: the request's field; None: the default tier.
+
     Raises InvalidRequest: for a tier that is not served, or that the caller's project may not use.
     """
     match wanted:

@@ -62,7 +62,11 @@ class UsageSoFar:
 
 
 def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut | msgspec.UnsetType | None:
-    """Return the usage that a stream's first chunk shows: null where only the last chunk is to bring one."""
+    """Return the usage that a stream's first chunk shows: null where only the last chunk is to bring one.
+
+    so_far: counts the usage where every chunk shows it; None: only the last chunk does, or none. with_usage: True: the
+    last chunk has the usage.
+    """
     if so_far is not None:
         return so_far.shown
     return None if with_usage else msgspec.UNSET

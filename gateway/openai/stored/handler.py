@@ -89,6 +89,8 @@ _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 def check_store(caller: Principal, wanted: bool | None) -> None:
     """Check that the project allows `store`.
 
+    wanted: the request's field `store`; None where it is absent.
+
     Raises InvalidRequest: when the request asks for `store` and the project does not allow it.
     """
     if wanted and not caller.store_days:
@@ -105,6 +107,8 @@ async def store_chat(
     """Store a reply with the messages and options of its request's body.
 
     A failure is only logged, and the time that this takes is bounded.
+
+    metadata: the request's pairs; None without any.
     """
     asked = msgspec.structs.asdict(_STORED_FIELDS.decode(body))
     messages = asked.pop("messages")

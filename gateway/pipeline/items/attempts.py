@@ -174,7 +174,7 @@ async def embedded(
 ) -> tuple[bytes, Usage]:
     """Return the embedding of one prompt, fp32 little-endian and of unit length.
 
-    on_unanswered: as for `Attempts`. trace: as for `Generation`. call: as for `generated`.
+    on_unanswered: as for `Attempts`. trace: as for `Generation`. call: as for `generated`. budget: as for `Attempts`.
 
     Raises as `generated`.
     """

@@ -172,7 +172,11 @@ class RoutedRequests:
             context.check()
 
     def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
-        """Return the terms of a second try at a prompt. own_id: the id of the prompt's row in the ledger."""
+        """Return the terms of a second try at a prompt.
+
+        own_id: the id of the prompt's row in the ledger. delay_ms: the milliseconds without a first token after which
+        the second try begins.
+        """
         was_refused = False
 
         def may_begin(attempts: range) -> bool:

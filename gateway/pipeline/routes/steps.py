@@ -83,7 +83,10 @@ class Steps:
         self._tried.append((self._steps[self.number].target, outcome))
 
     def advance(self, kind: Outcome | None) -> bool:
-        """Go to the step that follows an error; return False where none does."""
+        """Go to the step that follows an error; return False where none does.
+
+        kind: the kind of the error; None: one after which nothing follows.
+        """
         following = self._next(kind)
         if following is None:
             return False
@@ -92,7 +95,10 @@ class Steps:
         return True
 
     def _next(self, kind: Outcome | None) -> int | None:
-        """Return the number of the step that follows an outcome; None where none does, or may."""
+        """Return the number of the step that follows an outcome; None where none does, or may.
+
+        kind: the kind of the error; None: one after which nothing follows.
+        """
         following = None if kind is None else self._steps[self.number].then.get(kind)
         if following is None or not (wait_ms := self._steps[following].wait_ms):
             return following

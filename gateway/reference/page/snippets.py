@@ -21,7 +21,10 @@ LINE_LENGTH = 60
 
 
 def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any] | None, *, is_admin: bool) -> str:
-    """Return a curl command. Parameters of the path stand as variables of the shell."""
+    """Return a curl command. Parameters of the path stand as variables of the shell.
+
+    body: the example's body; None without one. is_admin: True: the key is an operator's.
+    """
     url = BASE_URL + re.sub(r"\{(\w+)\}", lambda match: f"${match[1].upper()}", path)
     query = [each["name"] for each in operation["parameters"] if each["in"] == "query" and each.get("required")]
     if query:
@@ -45,7 +48,10 @@ def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any]
 
 
 def python(client_method: str, body: dict[str, Any] | None) -> str:
-    """Return a program that prints the result of a method of OpenAI's client. Its key comes from OPENAI_API_KEY."""
+    """Return a program that prints the result of a method of OpenAI's client. Its key comes from OPENAI_API_KEY.
+
+    client_method: the method, such as `chat.completions.create`. body: its arguments; None without any.
+    """
     call = f"client.{client_method}({_arguments(body or {})})"
     return f'from openai import OpenAI\n\nclient = OpenAI(base_url="{BASE_URL}/v1")\nprint({call})\n'
 

@@ -82,7 +82,10 @@ class CallParser:
         return parsed
 
     def _read_content(self, parsed: Parsed, is_all: bool) -> bool:
-        """Read the content up to a call, or up to text that may begin one. Return whether to go on."""
+        """Read the content up to a call, or up to text that may begin one. Return whether to go on.
+
+        is_all: True: no more text comes.
+        """
         at, start = self._find_start(self._held)
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)

@@ -56,7 +56,10 @@ class Float8Rows(NamedTuple):
 
 
 def quantize_reference(x: Tensor, stretch: int) -> Float8Rows:
-    """Return the rows of x [N, K] in e4m3 by the definition."""
+    """Return the rows of x [N, K] in e4m3 by the definition.
+
+    stretch: the inputs that share a scale; 0: all of a row.
+    """
     num_rows, num_inputs = x.shape
     width = stretch or num_inputs
     groups = torch.nn.functional.pad(x.float(), (0, -num_inputs % width)).view(num_rows, -1, width)
@@ -72,7 +75,10 @@ def _dequantized(numbers: Tensor, scales: Tensor, rows: int, stretch: int) -> Te
 
 
 def float8_linear_reference(rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None) -> Tensor:
-    """Return the product [N, O] fp32 of rows [N, K] by the definition."""
+    """Return the product [N, O] fp32 of rows [N, K] by the definition.
+
+    bias: [O]; None without one.
+    """
     x = rows.numbers.float() if rows.scales is None else _dequantized(rows.numbers, rows.scales, 1, weight.stretch)
     out = x @ _dequantized(*weight).T
     return out if bias is None else out + bias.float()
@@ -111,7 +117,10 @@ def _quantize_kernel(
 
 
 def quantize_launch(rows: Float8Rows, x: Tensor, stretch: int) -> Launch:
-    """Return the launch that rounds x [N, K], whose rows have any stride."""
+    """Return the launch that rounds x [N, K], whose rows have any stride.
+
+    rows: the memory that gets the result. stretch: as for `quantize_reference`.
+    """
     assert rows.scales is not None
     num_rows, num_inputs = x.shape
     arguments: Arguments = {
@@ -128,7 +137,10 @@ def quantize_launch(rows: Float8Rows, x: Tensor, stretch: int) -> Launch:
 
 
 def empty_rows(x: Tensor, stretch: int) -> Float8Rows:
-    """Return memory for the rows of x [N, K] in e4m3."""
+    """Return memory for the rows of x [N, K] in e4m3.
+
+    stretch: as for `quantize_reference`.
+    """
     num_rows, num_inputs = x.shape
     num_stretches = blocks_of(num_inputs, stretch or num_inputs)
     return Float8Rows(
@@ -138,7 +150,10 @@ def empty_rows(x: Tensor, stretch: int) -> Float8Rows:
 
 
 def quantize(x: Tensor, stretch: int) -> Float8Rows:
-    """Return the rows of x [N, K] in e4m3."""
+    """Return the rows of x [N, K] in e4m3.
+
+    stretch: the inputs that share a scale; 0: all of a row.
+    """
     rows = empty_rows(x, stretch)
     quantize_launch(rows, x, stretch).run()
     return rows
@@ -232,7 +247,7 @@ def float8_launches(
 ) -> list[Launch]:
     """Return the launches that compute the product of rows into out [N, O], whose rows have any stride.
 
-    add: True adds the product to out instead of overwriting it.
+    add: True adds the product to out instead of overwriting it. bias: [O]; None without one.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(rows.numbers)
@@ -273,7 +288,10 @@ def float8_launches(
 def float8_linear_(
     out: Tensor, rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None, *, add: bool = False
 ) -> Tensor:
-    """Write the product of rows [N, K] to out [N, O], or add it, and return out."""
+    """Write the product of rows [N, K] to out [N, O], or add it, and return out.
+
+    bias: [O]; None without one. add: True: the product is added.
+    """
     for launch in float8_launches(out, rows, weight, bias, add=add):
         launch.run()
     return out

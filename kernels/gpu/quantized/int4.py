@@ -84,7 +84,10 @@ def _narrow(scales: Tensor) -> Tensor:
 
 
 def int4_linear_reference(x: Tensor, weight: Int4Weight, bias: Tensor | None = None) -> Tensor:
-    """Return the product [N, O] fp32 of x [N, K] by the definition."""
+    """Return the product [N, O] fp32 of x [N, K] by the definition.
+
+    bias: [O]; None without one.
+    """
     num_outputs, num_inputs = weight.shape
     pairs = weight.packed.view(num_outputs, -1, 1, weight.step // 2)
     integers = torch.cat((pairs & 15, pairs >> 4), 2).reshape(num_outputs, num_inputs)
@@ -173,7 +176,7 @@ def int4_launches(
 ) -> list[Launch]:
     """Return the launches that compute the product of x [N, K] into out [N, O], both with rows of any stride.
 
-    add: True adds the product to out instead of overwriting it.
+    add: True adds the product to out instead of overwriting it. bias: [O]; None without one.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(x)
@@ -212,7 +215,10 @@ def int4_launches(
 def int4_linear_(
     out: Tensor, x: Tensor, weight: Int4Weight, bias: Tensor | None = None, *, add: bool = False
 ) -> Tensor:
-    """Write the product of x [N, K] to out [N, O], or add it, and return out."""
+    """Write the product of x [N, K] to out [N, O], or add it, and return out.
+
+    bias: [O]; None without one. add: True: the product is added.
+    """
     for launch in int4_launches(out, x, weight, bias, add=add):
         launch.run()
     return out

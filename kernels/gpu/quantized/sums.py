@@ -94,7 +94,10 @@ def num_splits(num_rows: int, num_outputs: int, num_steps: int, block_outputs: i
 
 
 def sum_launch(out: Tensor, partials: Tensor, bias: Tensor | None, *, add: bool) -> Launch:
-    """Return the launch that adds partials [S, N, O] fp32 to a result. out [N, O], rows of any stride."""
+    """Return the launch that adds partials [S, N, O] fp32 to a result. out [N, O], rows of any stride.
+
+    bias: [O]; None without one. add: True: the sum is added to out; False: it replaces what is there.
+    """
     num_splits, num_rows, num_outputs = partials.shape
     arguments: Arguments = {
         "out": out,

@@ -40,7 +40,10 @@ def pack(members: Iterable[Member], format: int = tarfile.PAX_FORMAT) -> bytes:
 
 
 def extra(reason: str, name: str, content: bytes = b"something", **attributes: Any) -> Case:
-    """Return a case of an archive with one more member, in front of the good ones."""
+    """Return a case of an archive with one more member, in front of the good ones.
+
+    reason: the reason for which the archive is refused. name, content: the member. attributes: fields of its header.
+    """
     return Case(file_of(lambda: pack([member(name, content, **attributes), *good_members()])), reason)
 
 

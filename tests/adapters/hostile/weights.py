@@ -26,7 +26,8 @@ def raw(weights: bytes, reason: str, **config: Any) -> Case:
 def header(changes: dict[str, Any] | bytes, reason: str, data: bytes = DATA) -> Case:
     """Return a case of weights with another header.
 
-    changes: a whole header in bytes, or entries to replace in the good one.
+    changes: a whole header in bytes, or entries to replace in the good one. reason: the reason for which the weights
+    are refused. data: the bytes behind the header.
     """
     if isinstance(changes, bytes):
         return raw(safetensors_bytes(changes, data), reason)
@@ -58,7 +59,10 @@ def at(module: str, layer: int = 0, size_in: int = HIDDEN, size_out: int = HIDDE
 
 
 def sparse(start: bytes, num_bytes: int) -> Callable[[Path], Path]:
-    """Return a function that writes weights much larger than the disk they take."""
+    """Return a function that writes weights much larger than the disk they take.
+
+    start: the first bytes. num_bytes: the size of the file.
+    """
 
     def build(folder: Path) -> Path:
         folder_of({CONFIG_NAME: config_bytes()})(folder)

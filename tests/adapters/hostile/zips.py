@@ -45,7 +45,11 @@ def of(reason: str, make: bytes | Callable[[], bytes]) -> Case:
 
 
 def extra(reason: str, name: str, content: bytes = b"something", mode: int = 0, **attributes: Any) -> Case:
-    """Return a case of an archive with one more member, in front of the good ones."""
+    """Return a case of an archive with one more member, in front of the good ones.
+
+    reason: the reason for which the archive is refused. name, content: the member. mode: the member's Unix mode; 0:
+    none. attributes: fields of its header.
+    """
     return of(reason, lambda: pack([member(name, content, mode, **attributes), *good_members()]))
 
 

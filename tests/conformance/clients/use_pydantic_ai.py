@@ -67,7 +67,10 @@ def test_a_tool_is_called_and_its_result_goes_back(place):
     teller = agent(place, output_type=NativeOutput(City))
 
     async def only_at_first(context: RunContext[None], definition: ToolDefinition) -> ToolDefinition | None:
-        """Offer the tool in the first step alone, since a small model would call it again and again."""
+        """Offer the tool in the first step alone, since a small model would call it again and again.
+
+        definition: the tool; None is returned in place of it where it is not offered.
+        """
         return definition if context.run_step == 1 else None
 
     @teller.tool_plain(prepare=only_at_first)

@@ -83,7 +83,10 @@ class Prometheus(ChildProcess):
 
 @contextmanager
 def watching(folder: Path, gateways: Sequence[str], divisor: int) -> Iterator[Prometheus]:
-    """Give a Prometheus that has scraped every gateway once. gateways: the URLs of their metrics."""
+    """Give a Prometheus that has scraped every gateway once.
+
+    gateways: the URLs of their metrics. divisor: what all durations of the alerts are divided by.
+    """
     server = Prometheus(folder, [url.removeprefix("http://") for url in gateways], divisor)
     try:
         server.start()

@@ -98,7 +98,10 @@ def tenant_client(scene: Scene) -> Iterator[httpx.Client]:
 
 @contextmanager
 def crowd(scene: Scene, models: Sequence[str], num: int, max_tokens: int = 1) -> Iterator[None]:
-    """Keep `num` requests running, spread over models, until the context is left."""
+    """Keep `num` requests running, spread over models, until the context is left.
+
+    max_tokens: the tokens of each answer.
+    """
     key, url, enough = scene.ground.world.key, scene.ground.gateways[0].url, threading.Event()
 
     async def ask(http: httpx.AsyncClient, number: int) -> None:

@@ -42,7 +42,10 @@ ADAPTERS = [
 
 
 def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
-    """Return the segments of these rows: consecutive rows with the same adapter are one segment."""
+    """Return the segments of these rows: consecutive rows with the same adapter are one segment.
+
+    rows: the adapter of each row; None: the base.
+    """
     found: list[Segment] = []
     for i, used in enumerate(rows):
         if found and found[-1].last == i and found[-1].adapter is used:
@@ -55,7 +58,10 @@ def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
 def assert_right(
     tables: AdapterTables, rows: Sequence[LoadedAdapter | None], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Check that each row's delta is its own adapter's, within eight units in the last place."""
+    """Check that each row's delta is its own adapter's, within eight units in the last place.
+
+    rows: the adapter of each row; None: the base. dtype: the dtype of the products.
+    """
     tolerance = max(8 * torch.finfo(dtype).eps, 1e-5)
     step = tables.step(segments(rows))
     assert step is not None

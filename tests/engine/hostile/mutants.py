@@ -72,7 +72,10 @@ def changed_value(value: Any, rnd: random.Random) -> Any:
 
 
 def changed_object(raw: Any, rnd: random.Random, more: tuple[str, ...] = ()) -> None:
-    """Change a JSON value in one place, at any depth."""
+    """Change a JSON value in one place, at any depth.
+
+    more: further strings that a changed value may become.
+    """
     places = [raw]
     for place in places:
         inner = place.values() if isinstance(place, dict) else place if isinstance(place, list) else ()

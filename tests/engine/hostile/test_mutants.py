@@ -54,6 +54,8 @@ def judged(root: Path, first: int, last: int) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each seed.
 
     If the child process dies or hangs, the outcome is `wrong`, and a new child continues.
+
+    first, last: the seeds from first up to last.
     """
     while first < last:
         seeds = (str(first), str(min(first + AT_ONCE, last)))

@@ -90,7 +90,13 @@ def write_modules(
     default_prompt: str | None = None,
     max_seq_length: int | None = None,
 ) -> None:
-    """Write the files of sentence-transformers beside a model."""
+    """Write the files of sentence-transformers beside a model.
+
+    pooling: the config of the pooling module; None: there is no such file. normalize: True: a module gives embeddings
+    unit length. tokens: the tokens that mean relevant and not relevant. prompts, default_prompt: the texts before
+    texts, and the one that is used where none is named. max_seq_length: the most tokens of a text. A setting that is
+    None is left out.
+    """
     base = "sentence_transformers"
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{base}.models.Transformer"}]
     if pooling is not None:

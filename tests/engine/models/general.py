@@ -100,7 +100,11 @@ class AdaptedBase:
     def __init__(
         self, root: Path, family: str, adapters: dict[str, dict[str, Any]] | None = None, /, **changes: Any
     ) -> None:
-        """Create the model and its adapters. adapters: the arguments of `LoraConfig` besides rank and alpha."""
+        """Create the model and its adapters.
+
+        adapters: the arguments of `LoraConfig` besides rank and alpha. adapters: None: those that ADAPTED has for the family.
+        changes: fields of the config.
+        """
         loras = ADAPTED.get(family, {})
         if adapters is not None:
             loras = {name: LoraConfig(**({"r": 4, "lora_alpha": 8} | lora)) for name, lora in adapters.items()}

@@ -70,7 +70,8 @@ def rounded(
 ) -> RoundedMatrix:
     """Round a matrix to integers in groups of inputs (-1: one for all).
 
-    order: the order of the inputs, each stretch of which is a group; None: as they lie.
+    order: the order of the inputs, each stretch of which is a group; None: as they lie. bits: the bits of an integer.
+    symmetric: True: zero points are in the middle of the range. dtype: the dtype of scales.
     """
     inputs = weight.shape[1]
     size, top = (inputs if group < 0 else group), (1 << bits) - 1
@@ -91,7 +92,10 @@ def rounded(
 
 
 def words(integers: Ints, bits: int, places: tuple[int, ...] | None = None) -> Tensor:
-    """Pack the integers of each row into 32-bit words, the i-th of a word at its place."""
+    """Pack the integers of each row into 32-bit words, the i-th of a word at its place.
+
+    bits: the bits of an integer. places: the place of each integer in a word; None: in order.
+    """
     each = 32 // bits
     padded = np.pad(integers, ((0, 0), (0, -integers.shape[1] % each)))
     out = np.zeros((padded.shape[0], padded.shape[1] // each), dtype=np.uint32)
@@ -147,7 +151,11 @@ def gptq(
 
 
 def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordered: bool = False) -> Pack:
-    """Return the packing `pack-quantized` of compressed-tensors."""
+    """Return the packing `pack-quantized` of compressed-tensors.
+
+    group: the inputs of a group; -1: all. bits: the bits of an integer. symmetric: True: there are no zero points.
+    ordered: True: a tensor says the group of each input (act-order).
+    """
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         generator = torch.Generator().manual_seed(len(name))
@@ -170,7 +178,7 @@ def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordere
 def whole_integers(symmetric: bool = True, *, group: int = -1) -> Pack:
     """Return the packing `int-quantized` of compressed-tensors, with a byte for each number.
 
-    group: inputs of a group; -1: all.
+    group: inputs of a group; -1: all. symmetric: True: there are no zero points.
     """
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
@@ -198,7 +206,11 @@ def float8(
     static: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Pack:
-    """Return the packing of numbers in e4m3. rows, inputs: the size of the blocks that share a scale; 0: all."""
+    """Return the packing of numbers in e4m3.
+
+    rows, inputs: the size of the blocks that share a scale; 0: all. scale_name: the end of the name of the scales.
+    static: True: the file has scales of inputs, too. dtype: the dtype of scales.
+    """
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         height, width = rows or weight.shape[0], inputs or weight.shape[1]
@@ -355,7 +367,10 @@ SCALES_OF_CACHE = ("float-tensor-static", "modelopt")
 def save_packed(
     method: str, folder: Path, family: str = "llama-head-dim", sizes: Mapping[str, Any] = SIZES
 ) -> PreTrainedModel:
-    """Write a tiny checkpoint in a format; return a float32 model with the numbers that the checkpoint represents."""
+    """Write a tiny checkpoint in a format; return a float32 model with the numbers that the checkpoint represents.
+
+    family: the key of the model's family in `tiny`. sizes: the sizes of the model.
+    """
     config, pack = METHODS[method]
     model = save_tiny(family, folder, dict(sizes))
     path = folder / "model.safetensors"

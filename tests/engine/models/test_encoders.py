@@ -49,7 +49,10 @@ def vectors(answers: dict[str, Answer], requests: list[GenerateRequest]) -> list
 
 @torch.inference_mode()
 def hidden(model: Any, token_ids: list[int], num_first: int = 0) -> Tensor:
-    """Return the last hidden states of a text by transformers alone."""
+    """Return the last hidden states of a text by transformers alone.
+
+    num_first: the tokens of the first text of a pair; 0: one text.
+    """
     asked = {"input_ids": torch.tensor([token_ids])}
     if num_first:
         asked["token_type_ids"] = (torch.arange(len(token_ids)) >= num_first).long()[None]

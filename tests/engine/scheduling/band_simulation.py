@@ -65,7 +65,11 @@ class Machine(Simulator):
         self._num_batch = 0
 
     def send_batch(self, tenant: str, prompt: int, output: int, slack_s: float | None = None, adapter: str = "") -> str:
-        """Send a request in the batch band; return its id."""
+        """Send a request in the batch band; return its id.
+
+        prompt, output: the tokens of the prompt and of the answer. slack_s: the seconds for which the work can rest;
+        None: it has no deadline. adapter: the key of an adapter; "": the base.
+        """
         return self.send(tenant, prompt, output, adapter, batch=BatchTerms(slack_s))
 
     @property

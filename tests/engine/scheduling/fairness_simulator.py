@@ -110,7 +110,11 @@ class Simulator:
         weight: float = 1.0,
         batch: BatchTerms | None = None,
     ) -> str:
-        """Send a request with a prompt of `prompt` tokens and return its id. No two prompts begin alike."""
+        """Send a request with a prompt of `prompt` tokens and return its id. No two prompts begin alike.
+
+        output: the tokens of the answer. adapter: the key of an adapter; "": the base. weight: the tenant's weight.
+        batch: the terms of a request in the batch band; None: it is interactive.
+        """
         self._num_sent += 1
         name = f"{tenant}/{self._num_sent}"
         sampling = SamplingParams(output)

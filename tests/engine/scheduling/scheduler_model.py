@@ -35,7 +35,10 @@ SEES_ALL: Windows = (None,)
 
 
 def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool, table: int) -> bytes:
-    """Return the cache entry of a token, from its parent's entry. is_long: True if the sequence is long."""
+    """Return the cache entry of a token, from its parent's entry.
+
+    is_long: True if the sequence is long. table: the number of the block table.
+    """
     return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long, table)), digest_size=8).digest()
 
 
@@ -103,7 +106,11 @@ class ExpectedAnswer(msgspec.Struct, frozen=True):
 def expected_choice(
     request: GenerateRequest, seed: int, switch: int = 0, windows: Windows = SEES_ALL
 ) -> ExpectedAnswer:
-    """Return the answer that a choice with this seed must get."""
+    """Return the answer that a choice with this seed must get.
+
+    switch: the length beyond which positions have another rotation; 0: none. windows: for each block table the tokens
+    that a position sees.
+    """
     sampling = request.sampling
     produced = list[int]()
     while len(produced) < sampling.max_tokens:

@@ -171,6 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         number of slots for states; 0: the model has no states. A model with states has no drafts, and no windows.
         batched: the most tokens of a step; a prompt of more than two steps and a window takes blocks while it is
         computed.
+        share: the guaranteed share of batch work. num_drafts: the most drafts of a step.
         """
         num_drafts, windows = (0, (None,)) if num_slots else (num_drafts, windows)
         self.switch, self.windows, self.batched = switch, windows, batched
@@ -283,7 +284,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: {live.request.batch is not None for live in self.live.values()} == {True})
     @rule(prompt=prompts, tenant=st.sampled_from("abc"), adapter=st.sampled_from((None, 0)), times=st.integers(1, 4))
     def interrupt(self, prompt: list[int], tenant: str, adapter: int | None, times: int) -> None:
-        """Have batch work that is alone pause for an interactive request."""
+        """Have batch work that is alone pause for an interactive request.
+
+        adapter: the number of the request's adapter; None: the base. times: the number of steps after its arrival.
+        """
         self.step(ahead=False, pauses=True)
         self.arrive(prompt, 6, 0.5, (3, 11), False, adapter, tenant, 1, "", None)
         self.steps(times, ahead=False, slow=False, pauses=True)
@@ -460,7 +464,10 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
 
 
 def run_slice(machine: type[SchedulerMachine], phases: Iterable[Phase] = tuple(Phase)) -> None:
-    """Run CI_STEPS steps of a state machine."""
+    """Run CI_STEPS steps of a state machine.
+
+    phases: the phases of hypothesis to run.
+    """
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -35,7 +35,10 @@ def finish(blocks: BlockManager, running: Sequence) -> None:
 
 
 def compute(blocks: BlockManager, token_ids: list[int], *, is_batch: bool = False) -> int:
-    """Compute a text as a sequence and end the sequence; return the number of its tokens that were cached."""
+    """Compute a text as a sequence and end the sequence; return the number of its tokens that were cached.
+
+    is_batch: True: the sequence is batch work.
+    """
     running = start(blocks, token_ids, is_batch=is_batch)
     num_cached = running.num_computed
     finish(blocks, running)

@@ -36,7 +36,10 @@ PARTS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where all parts hold."""
+    """Return 0 where all parts hold.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     parser = parser_of(PARTS, "python -m tests.faults.foreign", __doc__)
     parser.add_argument("--pip-args", default="", help="arguments of each `pip install`")
     args = parser.parse_args(argv)

@@ -113,7 +113,10 @@ class FaultProxy:
             await _spoiled(fault, writer)
 
     async def _piped(self, request: bytes, writer: asyncio.StreamWriter, fault: Fault | None) -> None:
-        """Forward a request to the server over a connection of its own, and the reply to the client."""
+        """Forward a request to the server over a connection of its own, and the reply to the client.
+
+        fault: the fault to cause on the way; None: there is none.
+        """
         reader, upstream = await asyncio.open_connection("127.0.0.1", self._server_port)
         try:
             upstream.write(request)

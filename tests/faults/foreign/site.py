@@ -100,7 +100,10 @@ class Desk:
     async def pool(
         self, name: str, urls: Sequence[str], *, engine: str = "openai", model: str = "", key: str = "", **settings: Any
     ) -> AsyncIterator[str]:
-        """Give the id of a pool of servers, all of which take requests; it is removed when the context is left."""
+        """Give the id of a pool of servers, all of which take requests; it is removed when the context is left.
+
+        engine: the driver of the servers. key: the key that they ask for; "": none.
+        """
         body = {"name": name, "engine": engine, "urls": list(urls), "model": model, "settings": QUICK | settings}
         made = await self.operator.post("/pools", json=body)
         assert made.status_code == 200, made.text

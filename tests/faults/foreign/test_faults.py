@@ -70,7 +70,10 @@ class TwoServers:
         self.servers = servers
 
     async def ask(self, *, stream: bool, model: str = "") -> Reply:
-        """Send one request; return the reply as the client received it."""
+        """Send one request; return the reply as the client received it.
+
+        stream: True: the reply is streamed. model: the model string; "": the usual one.
+        """
         ASKED_S.append(time.monotonic())
         model = model or self.pool
         if not stream:
@@ -295,7 +298,10 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: TwoServ
 
 
 async def at_rate(two: TwoServers, num: int, *, per_s: float, model: str) -> list[Reply]:
-    """Send `num` streaming requests at a fixed rate; return the replies as clients received them."""
+    """Send `num` streaming requests at a fixed rate; return the replies as clients received them.
+
+    per_s: the requests a second.
+    """
     loop = asyncio.get_running_loop()
     began_s, tasks = loop.time(), []
     for number in range(num):

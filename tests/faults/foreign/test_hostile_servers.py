@@ -132,7 +132,10 @@ async def test_the_traffic_of_others_does_not_wait_for_hostile_servers(desk: Des
 
 
 async def p99_ms(desk: Desk, names: list[str], *, seconds: float, per_s: float = 40.0) -> float:
-    """Return the 99th percentile of the times of others' requests, beside half as many for the named behaviours."""
+    """Return the 99th percentile of the times of others' requests, beside half as many for the named behaviours.
+
+    seconds: how long requests are sent. per_s: the requests a second.
+    """
     mixed = list(names)
     random.Random(2).shuffle(mixed)
     loop, times_ms, tasks = asyncio.get_running_loop(), list[float](), set[asyncio.Task[None]]()

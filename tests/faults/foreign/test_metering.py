@@ -178,7 +178,10 @@ async def test_of_each_request_one_attempt_is_billed_by_the_written_rule(world: 
 
 
 def check_row(world: World, asked: AnsweredRequest, row: Row, *, is_last: bool) -> None:
-    """Check a counted row of the ledger against what the servers sent and what the client saw."""
+    """Check a counted row of the ledger against what the servers sent and what the client saw.
+
+    is_last: True: no attempt of the request came after this one.
+    """
     candidates = world.sent(row)
     whole = row.completion_tokens + row.discarded_tokens
     if not candidates:

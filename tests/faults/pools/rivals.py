@@ -104,6 +104,8 @@ async def ask(
 ) -> tuple[int | None, int, str]:
     """Send a streamed request over a new connection. Return ms to the first text (or None), the number of chunks, the
     last line.
+
+    max_tokens: the tokens of the answer.
     """
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
     data = json.dumps(body).encode()
@@ -132,7 +134,10 @@ async def ask(
 
 
 async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tuple[Tenant, Tenant]:
-    """Run a victim beside a tenant with `num_noisy` running requests. Return both, with answers since the warm-up."""
+    """Run a victim beside a tenant with `num_noisy` running requests. Return both, with answers since the warm-up.
+
+    measured_s: the seconds that are measured after the warm-up.
+    """
     tenants = [Tenant(await make_key(fleet.dsn, f"{name}-{num_noisy}")) for name in ("victim", "noisy")]
     turns, begun_s = itertools.count(), time.monotonic()
 
@@ -166,7 +171,10 @@ async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tu
 
 
 async def figures(fleet: Fleet, num_noisy: int, measured_s: float) -> tuple[float, float]:
-    """Return the victim's share beside num_noisy requests of another tenant, and its p99 time to a first text."""
+    """Return the victim's share beside num_noisy requests of another tenant, and its p99 time to a first text.
+
+    measured_s: the seconds that are measured after the warm-up.
+    """
     async with asyncio.timeout(PATIENCE_S):
         victim, noisy = await _run(fleet, num_noisy, measured_s, seed=0)
     assert victim.others == [] and noisy.others == [], (victim.others[:3], noisy.others[:3])

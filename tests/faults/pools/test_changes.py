@@ -78,7 +78,10 @@ async def installation(dsn: str, database: Database, tmp_path: Path) -> AsyncIte
 
 
 async def _has_another(host: Host, victim: int) -> bool:
-    """Tell whether a new engine runs in place of a killed one."""
+    """Tell whether a new engine runs in place of a killed one.
+
+    victim: the process id of the killed engine.
+    """
     pids = host.pids()
     return len(pids) == 2 and victim not in pids
 

@@ -96,7 +96,10 @@ async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway
 
 
 async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Effects, name: str) -> None:
-    """Cause one fault, and check all promises about it."""
+    """Cause one fault, and check all promises about it.
+
+    lasts_s: the seconds for which the fault lasts. name: the name of the fault in messages.
+    """
     await asyncio.sleep(QUIET_S)
     first_reply, first_picture, begun_s = len(hosts.replies), len(hosts.pictures), time.monotonic()
     async with kind.begin(hosts, rng) as fault:
@@ -135,7 +138,10 @@ async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, se
 
 
 def _longest_without(replies: Iterable[Reply], gateway: int, from_s: float, until_s: float) -> float:
-    """Return the longest time in this span in which a gateway finished no answer."""
+    """Return the longest time in this span in which a gateway finished no answer.
+
+    from_s, until_s: the ends of the span, in seconds of the monotonic clock.
+    """
     ends = sorted(each.ended_s for each in replies if each.gateway == gateway and each.outcome == "answered")
     marks = [from_s, *(end_s for end_s in ends if end_s > from_s), until_s]
     return max(later - earlier for earlier, later in pairwise(marks))

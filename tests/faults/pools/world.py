@@ -53,7 +53,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
 def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int, *, stream: bool) -> CheckedRequest:
     """Return a request to a fake engine.
 
-    rotation: the rotation of the adapter, as `rotation` returns it; 0 is the base.
+    rotation: the rotation of the adapter, as `rotation` returns it; 0 is the base. stream: True: the reply is streamed.
     """
     adapter = f"{rotation:08x}" if rotation else ""
     request = GenerateRequest("", prompt, SamplingParams(max_tokens=max_tokens), "", adapter)
@@ -198,7 +198,8 @@ def running_world(
 
     gateways: keyword arguments of each `GatewayProcess`. host: the address that engines listen at; without one they
     have sockets in the folder. guarded: engines take connections of the gateways' host alone. context: the context of
-    both bases, in tokens. changes: fields of `Settings` in place of the usual ones.
+    both bases, in tokens. changes: fields of `Settings` in place of the usual ones. num_replicas: the replicas of each
+    pool. engine_flags: further flags of the engines.
     """
     folders = {base: make_model_folder(folder / base, context) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())

@@ -24,6 +24,8 @@ async def inspect_here(path: Path, into: Path, base: BaseShape, bounds: Bounds, 
     """Inspect an adapter in this process.
 
     A process of its own takes longest of all and knows nothing of the store, so that it would hide the difference.
+
+    niceness: not read.
     """
     return await asyncio.to_thread(_inspect, path, into)
 

@@ -73,7 +73,10 @@ class Web:
 @asynccontextmanager
 async def serving(ca: trustme.CA | None = None, listener: socket.socket | None = None) -> AsyncIterator[Web]:
     """Serve until the context is left, on a port of its own and with a certificate authority of its own unless these
-    are given."""
+    are given.
+
+    ca: the authority that signs the server's certificate. listener: the listening socket.
+    """
     web = Web(ca or trustme.CA())
     listener = listener or socket.create_server((PUBLIC, 0))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -114,7 +117,10 @@ def redirect(location: str, status: int = 302, **headers: str) -> Body:
 
 
 def bytes_as_they_are(*parts: bytes, pause_s: float = 0.0, endless: bool = False) -> Body:
-    """Return a body that sends the parts unchanged, and the last one forever if `endless`."""
+    """Return a body that sends the parts unchanged, and the last one forever if `endless`.
+
+    pause_s: the seconds between two parts.
+    """
 
     async def write(writer: asyncio.StreamWriter) -> None:
         for part in parts:

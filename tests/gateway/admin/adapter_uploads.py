@@ -15,7 +15,10 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 async def upload(
     client: httpx.AsyncClient, project: str, name: str, folder: Path, *, promote: bool = True
 ) -> httpx.Response:
-    """Upload both files of a folder in one request."""
+    """Upload both files of a folder in one request.
+
+    promote: True: the version becomes the current one.
+    """
     files = {file_name: (folder / file_name).read_bytes() for file_name in (CONFIG, WEIGHTS)}
     fields = {"name": name} if promote else {"name": name, "promote": "false"}
     return await client.post(f"{project}/adapters", data=fields, files=files)

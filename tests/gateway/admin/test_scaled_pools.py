@@ -29,7 +29,10 @@ async def agent(database: Database) -> Agent:
 
 
 async def decide_scaling(database: Database, agent: Agent, load: Load | None = None, pool_id: str = "") -> list[Scaled]:
-    """Report a load as a gateway does, have the agent decide, and return the changes of pools."""
+    """Report a load as a gateway does, have the agent decide, and return the changes of pools.
+
+    load: None: no load is reported. pool_id: the pool of the load.
+    """
     async with database.acquire() as conn:
         if load is not None:
             await report_loads(conn, "gateway_1", {pool_id: load})

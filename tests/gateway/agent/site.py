@@ -112,7 +112,10 @@ class Host:
     async def want(
         self, pool: pools.PoolRow, model: str, *, allow_unfit_adapters: bool = False, **settings: str
     ) -> int:
-        """Request a new revision of a pool; return its number."""
+        """Request a new revision of a pool; return its number.
+
+        allow_unfit_adapters: True: adapters that do not fit the new base are given up.
+        """
         async with self.database.transaction() as conn:
             assert await pools.lock_pool_by_id(conn, pool.organization_id, pool.id) is not None
             made = await revisions.add_revision(
@@ -137,7 +140,11 @@ class Host:
     async def ready(
         self, count: int = 1, revision: int | None = None, name: str = "tiny", *, patience_s: float = PATIENCE_S
     ) -> list[ReplicaRow]:
-        """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them."""
+        """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them.
+
+        count: the number of replicas. revision: None: the serving one. name: the name of the pool. patience_s: the most
+        seconds to wait.
+        """
 
         async def ask() -> list[ReplicaRow] | None:
             pool = await self.served(name)

@@ -27,7 +27,10 @@ PARTS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts that the command line names, or all; return 0 if every part passes."""
+    """Run the parts that the command line names, or all; return 0 if every part passes.
+
+    argv: the words of the command line, without the program's name; None: those of this process.
+    """
     args = parser_of(PARTS, "python -m tests.gateway.batches", __doc__).parse_args(argv)
     return run_parts(PARTS, args.parts, REPOSITORY / "build" / "long-batches.txt")
 

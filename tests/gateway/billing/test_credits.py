@@ -31,7 +31,8 @@ BEFORE = month_before(THIS_MONTH, 2)
 def grant(number: int, amount: int, *, drawn: int = 0, lapsed: int | None = None, days: int | None = None) -> Grant:
     """Return a grant.
 
-    days: the days until the grant expires; None for never.
+    days: the days until the grant expires; None for never. number: the number in the id. drawn, lapsed: the amounts
+    that were drawn and that expired; lapsed is None before the end.
     """
     expires_at = None if days is None else NOW + datetime.timedelta(days=days)
     return Grant(f"credit_{number}", "proj", amount, "test", NOW, expires_at, drawn, lapsed)

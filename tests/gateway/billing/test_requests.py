@@ -277,7 +277,10 @@ async def test_pages_of_many_projects_end_at_a_request_of_theirs(books: tuple[Bo
 
 
 async def ids_and_ends(books: Books, query: RequestQuery, scan_limit: int | None = None) -> tuple[list[str], list[str]]:
-    """Return the ids of all requests, and the ids at which pages ended."""
+    """Return the ids of all requests, and the ids at which pages ended.
+
+    scan_limit: the most rows that a page may look at; None: as many as usual.
+    """
     ids, ends = [], []
     async with books.database.acquire() as conn:
         while True:

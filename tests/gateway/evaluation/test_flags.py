@@ -34,7 +34,10 @@ class FlagExperiment(msgspec.Struct, frozen=True):
     """The path of the experiment in the admin API."""
 
     async def flag(self, context: Any, name: str | None = None, **options: Any) -> httpx.Response:
-        """Evaluate the flag for a context; return the reply."""
+        """Evaluate the flag for a context; return the reply.
+
+        name: the name of the flag; None: that of the experiment.
+        """
         return await self.client.post(
             f"/ofrep/v1/evaluate/flags/{self.name if name is None else name}", json={"context": context}, **options
         )

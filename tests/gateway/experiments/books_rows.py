@@ -260,7 +260,10 @@ async def vote(
     at: datetime.datetime = NOW,
     source: Source = "user",
 ) -> str:
-    """Write a vote, or a new value of an earlier one, as the feedback API does; return its id."""
+    """Write a vote, or a new value of an earlier one, as the feedback API does; return its id.
+
+    request_id, digest: the request or the unit that the vote is about; one of them is None.
+    """
     async with conn.transaction():
         values = made.project_id, request_id, digest, metric, value, b"", at, source
         feedback_id: str = await conn.fetchval(_VOTE, new_id("fb"), *values)

@@ -16,7 +16,10 @@ LINE = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
 
 
 async def answered(house: House, data: bytes, *, then: bytes = b"") -> tuple[bytes, dict[str, object]]:
-    """Send these bytes; return the status line and the error of the answer."""
+    """Send these bytes; return the status line and the error of the answer.
+
+    then: further bytes, which are sent once the answer has come.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", house.gateway.port)
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -121,7 +121,10 @@ class World:
             self.settled[key] += spent
 
     def event(self, running: AdmittedRequest, index: int, usage: Usage, *, is_final: bool = True) -> Event:
-        """Return the ledger's row for one part of a request."""
+        """Return the ledger's row for one part of a request.
+
+        is_final: False: the row is an attempt that another one follows.
+        """
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
             self.key(limit, instant_ns): amounts(

@@ -60,7 +60,8 @@ class Gateway(msgspec.Struct):
     def record(self, usage: UsageRecord, source: Source | None = None, ttft_ms: float | None = None) -> None:
         """Record usage.
 
-        source: the backend that counted it; None for usage that the gateway counted itself.
+        source: the backend that counted it; None for usage that the gateway counted itself. ttft_ms: the milliseconds
+        to the first token; None: not known.
         """
         engine_id = "engine" if source is not None else ""
         self.meter.record(usage, engine_id=engine_id, source=source, ttft_ms=ttft_ms, latency_ms=None)

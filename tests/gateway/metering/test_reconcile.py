@@ -47,7 +47,10 @@ class Transcript:
 
 
 def pools(stats: EngineStats | None = STATS) -> dict[str, Pool]:
-    """Return one pool whose only replica reports these statistics."""
+    """Return one pool whose only replica reports these statistics.
+
+    stats: None: the replica has reported none.
+    """
     replica = Replica("replica_1", cast("ManagedBackend", Transcript(stats)))
     return {"tiny": Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)}
 

@@ -116,7 +116,10 @@ async def send(client: httpx.AsyncClient, field: Field, case: Case) -> httpx.Res
 def complaint(
     stage: Stage, field: Field, case: Case, reply: httpx.Response, asked: GenerateRequest | None
 ) -> str | None:
-    """Return the difference of a reply from the promise of the matrix, in words; None for no difference."""
+    """Return the difference of a reply from the promise of the matrix, in words; None for no difference.
+
+    asked: the request that reached the engine; None: none did.
+    """
     if case.outcome == "refused":
         if reply.status_code != case.status:
             return f"status {reply.status_code}, not {case.status}: {reply.text[:200]}"

@@ -71,7 +71,10 @@ class Agent:
             )
 
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:
-        """Write a replica that is loading; return its id."""
+        """Write a replica that is loading; return its id.
+
+        gpu: the index of the accelerator; None: the host's processors. why: the reason in the row.
+        """
         async with self._database.acquire() as conn:
             made = await replicas.create_replica(conn, pool_id, revision, host_id=self.host_id, gpu=gpu)
             address = f"ipc:///run/{made.id}.sock"
@@ -84,7 +87,10 @@ class Agent:
             assert await replicas.move_replica(conn, replica_id, self.generation, 1, state, why, retry_after=LEASE)
 
     async def start(self, pool_id: str, revision: int = 1, gpu: int | None = None) -> str:
-        """Start a replica until it is ready, and switch the pool to its revision; return the replica's id."""
+        """Start a replica until it is ready, and switch the pool to its revision; return the replica's id.
+
+        gpu: as for `begin`.
+        """
         replica_id = await self.begin(pool_id, revision, gpu)
         await self.move(replica_id, "ready")
         async with self._database.acquire() as conn:

@@ -40,7 +40,10 @@ class Lab(msgspec.Struct, frozen=True):
             return await start_experiment(conn, self.tenant.project_id, arms, **fields)
 
     async def ask(self, unit: str | None, path: str = CHAT, gateway: int = 0, **fields: Any) -> httpx.Response:
-        """Send a request to the experiment; return the reply. The field `headers` holds headers."""
+        """Send a request to the experiment; return the reply. The field `headers` holds headers.
+
+        unit: the unit of the request; None: it names none. gateway: the index of the gateway.
+        """
         prompt: dict[str, Any] = {COMPLETIONS: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(
             path, {"messages": [{"role": "user", "content": "hello"}]}
         )

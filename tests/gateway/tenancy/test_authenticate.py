@@ -77,7 +77,10 @@ def bearer(key: NewKey) -> str:
 
 
 async def seconds_until(is_good: bool, authenticator: Authenticator, key: NewKey) -> float:
-    """Wait until a key is accepted, or until it is refused; return the seconds."""
+    """Wait until a key is accepted, or until it is refused; return the seconds.
+
+    is_good: True: until it is accepted.
+    """
     started = time.monotonic()
     async with asyncio.timeout(PATIENCE_S):
         while await opens(authenticator, key) is not is_good:  # noqa: ASYNC110 - what it asks has no event

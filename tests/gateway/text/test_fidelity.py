@@ -140,7 +140,10 @@ def test_what_follows_a_prompt_is_the_rest_of_the_text(tokenizer: Tokenizer) -> 
 
 
 def begun(tokenizer: Tokenizer, case: Case, text: str, num_kept: int | None) -> list[tuple[int, int]]:
-    """Return the tokens with their start offsets, up to the first one that is not part of the text."""
+    """Return the tokens with their start offsets, up to the first one that is not part of the text.
+
+    num_kept: the number of tokens that are part of the text; None: all.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = []
     for token_id, before, after in zip(case.ids[:num_kept], case.texts, case.texts[1:], strict=False):

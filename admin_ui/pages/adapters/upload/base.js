@@ -1,4 +1,4 @@
-// The base model that a new adapter is for: asked where the tenant may use several.
+// The field for the base model that a new adapter is for; it is shown where the tenant may use several.
 
 import { Select } from "../../../components/form.js";
 import { useAll } from "../../../lib/data.js";

@@ -1,4 +1,5 @@
-// Where files are dropped or chosen: a zone to click, and a veil over the whole page while files hover over it.
+// The zone into which files are dropped, or by which they are chosen, and the veil over the page while files hover over
+// it.
 
 import { Button } from "../../../components/button.js";
 import { Icon } from "../../../components/icons.js";

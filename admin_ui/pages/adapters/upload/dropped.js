@@ -1,5 +1,5 @@
-// What a person dropped or chose: an archive, or the two files that PEFT writes; and what can be said of it here
-// already.
+// Reads the files that a person dropped or chose, an archive or the two files that PEFT writes, and checks what can be
+// checked before the upload.
 
 import { tar } from "./tar.js";
 

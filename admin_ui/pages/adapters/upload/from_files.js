@@ -1,4 +1,4 @@
-// An adapter from files of the reader: choose, send with progress, and what the inspection said.
+// The steps that add an adapter from the reader's files: choose, send with progress, and the inspection's result.
 
 import { Button } from "../../../components/button.js";
 import { ErrorBox, Notice } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// An adapter from a URL.
+// The form that adds an adapter from a URL.
 
 import { Checkbox, Form, TextField, useForm } from "../../../components/form.js";
 import { toast } from "../../../components/toast.js";

@@ -1,4 +1,4 @@
-// Adding an adapter or a version of one: choose, send with progress, and what the inspection said. And from a URL.
+// The page that adds an adapter, or a version of one, from the reader's files or from a URL.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Select } from "../../../components/form.js";

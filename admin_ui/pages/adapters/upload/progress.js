@@ -1,4 +1,4 @@
-// How far an upload is: what is sent, how fast, and how long it will take.
+// The progress of an upload: bytes sent, speed, and the time that is left.
 
 import { Button } from "../../../components/button.js";
 import { Notice } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// A tenant's metrics that come as feedback: what may be voted on, which way is better, and how votes are sent.
+// The page of a tenant's feedback metrics: the values of votes, the better direction, and how votes are sent.
 
 import { Badge } from "../../../components/badge.js";
 import { Button } from "../../../components/button.js";

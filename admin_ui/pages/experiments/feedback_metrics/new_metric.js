@@ -1,4 +1,4 @@
-// A metric that is new: what is asked for, and what is wrong with what was typed.
+// The form of a new feedback metric, with the checks of what is typed.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// The arms in the form of an experiment: what each serves, its part of the units, and settings of its own.
+// The fields of the arms in the form of an experiment: the model of each, its part of the units, and its own settings.
 
 import { Button } from "../../../components/button.js";
 import { Select, TextArea, TextField } from "../../../components/form.js";

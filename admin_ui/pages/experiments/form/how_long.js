@@ -1,4 +1,4 @@
-// How long an experiment takes to find a change of some size, going by the tenant's own traffic.
+// The estimate of how long an experiment takes to find a change of a given size, by the tenant's own traffic.
 
 import { Notice } from "../../../components/feedback.js";
 import { TextField } from "../../../components/form.js";

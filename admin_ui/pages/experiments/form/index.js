@@ -1,5 +1,5 @@
-// A new experiment, or a draft that is changed: what is compared, by what it is decided, and in words what will
-// happen.
+// The form of a new experiment, or of a draft: what is compared, by which metrics it is decided, and what will happen,
+// in words.
 
 import { Empty, Loaded } from "../../../components/feedback.js";
 import { Button } from "../../../components/button.js";

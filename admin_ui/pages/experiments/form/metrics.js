@@ -1,4 +1,4 @@
-// The metrics in the form of an experiment: those that decide, those that must not become worse, those that are only
+// The fields of the metrics in the form of an experiment: metrics that decide, guardrails, and metrics that are only
 // watched.
 
 import { Button } from "../../../components/button.js";

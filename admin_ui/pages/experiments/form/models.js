@@ -1,4 +1,4 @@
-// The models that an arm may serve: a base model, an adapter's current version or a certain one, an alias.
+// The options for the model of an arm: a base model, an adapter's current version or a certain one, an alias.
 
 import { Select } from "../../../components/form.js";
 import { useAll, useApi } from "../../../lib/data.js";

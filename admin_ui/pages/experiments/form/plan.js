@@ -1,5 +1,5 @@
-// What will happen, in words, while the form is filled in: what callers get, how many units are needed, and how long
-// that takes.
+// The plan of an experiment in words, while its form is filled in: what callers get, how many units are needed, and how
+// long that takes.
 
 import { Notice } from "../../../components/feedback.js";
 import { post } from "../../../lib/api.js";

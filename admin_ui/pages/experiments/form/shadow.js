@@ -1,4 +1,4 @@
-// The shadow arm in the form of an experiment: what gets copies of requests, and of how many.
+// The fields of the shadow arm in the form of an experiment: the model that gets copies of requests, and their share.
 
 import { TextField } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";

@@ -1,4 +1,4 @@
-// A definition as texts of a form and back, and what is filled in at first.
+// The conversion between an experiment's definition and the texts of its form, and the initial texts.
 
 import { goalOf, isError } from "../words.js";
 

@@ -1,4 +1,4 @@
-// What an experiment is made of, as files to keep: rows of units, and the sums that every published number comes from.
+// The downloads of an experiment's data: rows of units, and the sums that every published number comes from.
 
 import { Button } from "../../../components/button.js";
 import { ErrorBox } from "../../../components/feedback.js";

@@ -1,5 +1,5 @@
-// What an experiment found: one metric over time, and each metric of each arm beside the control with what may be
-// concluded.
+// The results of an experiment: one metric over time, and each metric of each arm beside the control, with the
+// conclusion.
 
 import { Button } from "../../../components/button.js";
 import { Empty, Loaded, Notice } from "../../../components/feedback.js";

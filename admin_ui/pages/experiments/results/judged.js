@@ -1,4 +1,4 @@
-// The project's own metrics by which people and a judge voted: what people would say, with the help of the judge.
+// The results of metrics on which people and a judge voted: people's opinion, estimated with the help of the judge.
 
 import { Section } from "../../../components/page.js";
 import { Table } from "../../../components/table.js";

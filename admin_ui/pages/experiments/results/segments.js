@@ -1,4 +1,4 @@
-// What an experiment found in each of its segments: those of one API key, one endpoint and so on.
+// The results of an experiment in each of its segments, such as one API key or one endpoint.
 
 import { Badge } from "../../../components/badge.js";
 import { Loaded } from "../../../components/feedback.js";

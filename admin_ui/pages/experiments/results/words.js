@@ -1,4 +1,4 @@
-// What is said of results: the roles of metrics, why copies were not run, and what rows wait for.
+// Words about results: the roles of metrics, the reasons why copies were not run, and what a row still waits for.
 
 import { windowInWords } from "../words.js";
 

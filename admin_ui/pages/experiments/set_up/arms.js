@@ -1,4 +1,4 @@
-// The arms as they are served.
+// The table of an experiment's arms as they are served.
 
 import { Badge } from "../../../components/badge.js";
 import { Table } from "../../../components/table.js";

@@ -1,4 +1,4 @@
-// What was declared to decide the experiment.
+// The table of an experiment's declared metrics, each with its role in the decision and its rule.
 
 import { Badge } from "../../../components/badge.js";
 import { Table } from "../../../components/table.js";

@@ -1,5 +1,5 @@
-// How an experiment is set up: its arms, whom it covers, what decides; what may still be changed, and all of it as
-// JSON.
+// The set-up of an experiment: its arms, the units that it covers, the metrics that decide; what may still be changed,
+// and the definition as JSON.
 
 import { Button, Code } from "../../../components/button.js";
 import { Command } from "../../../components/feedback.js";

@@ -1,5 +1,4 @@
-// What experiments of a tenant share: layers, whose experiments have no unit in common; units held out of all; and one
-// to be forgotten.
+// The page of what a tenant's experiments share: layers, holdouts, and the form that forgets a unit.
 
 import { Page } from "../../../components/page.js";
 import { html, useState } from "../../../lib/html.js";

@@ -1,4 +1,4 @@
-// How a layer or a holdout is removed.
+// The dialog that removes a layer or a holdout.
 
 import { Button } from "../../../components/button.js";
 import { Confirm } from "../../../components/dialog.js";

@@ -1,4 +1,4 @@
-// The changes of one host: it is drained, used again, labelled and removed.
+// The dialogs that change one host: drain it, use it again, label it, remove it.
 
 import { Confirm, Dialog } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";

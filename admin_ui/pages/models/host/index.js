@@ -1,4 +1,4 @@
-// One host: its agent, what runs there and what it could not prepare; it is labelled, drained and removed here.
+// The page of one host: its agent, its replicas, the models that it could not prepare, and its actions.
 
 import { Button } from "../../../components/button.js";
 import { Empty, Loaded, Notice } from "../../../components/feedback.js";

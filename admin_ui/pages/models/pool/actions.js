@@ -1,4 +1,4 @@
-// What may be done with a pool, and the dialog of each.
+// The menu of a pool's actions, and the dialog of each.
 
 import { Button } from "../../../components/button.js";
 import { Icon } from "../../../components/icons.js";

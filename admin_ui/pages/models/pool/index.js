@@ -1,4 +1,4 @@
-// One pool: how it is, the change that is under way, its replicas and revisions, and who may use it.
+// The page of one pool: its condition, the change that is under way, its replicas and revisions, and its users.
 
 import { Badge } from "../../../components/badge.js";
 import { Button } from "../../../components/button.js";

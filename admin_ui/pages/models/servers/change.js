@@ -1,4 +1,4 @@
-// Another list of servers, or other settings, for a pool of another maker's.
+// The form that changes the servers, or the settings, of a pool of another maker.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// A pool whose replicas are servers of another maker that run elsewhere.
+// The form of a new pool whose replicas are servers of another maker that run elsewhere.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";

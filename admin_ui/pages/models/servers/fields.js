@@ -1,4 +1,4 @@
-// The fields that are asked for of servers of other makers.
+// The fields of forms about servers of other makers.
 
 import { Checkbox, Select, TextArea, TextField } from "../../../components/form.js";
 import { html } from "../../../lib/html.js";

@@ -1,4 +1,4 @@
-// The key that servers of another maker ask for: set, and removed.
+// The dialogs that set and remove the key that servers of another maker ask for.
 
 import { Confirm, Dialog } from "../../../components/dialog.js";
 import { Notice } from "../../../components/feedback.js";

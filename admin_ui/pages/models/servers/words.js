@@ -1,4 +1,4 @@
-// Servers of other makers in words: their kinds, whose keys they take, and what a change means.
+// Words about servers of other makers: their kinds, the owners of their keys, and the effect of a change.
 
 import { ApiError, post } from "../../../lib/api.js";
 import { plural } from "../../../lib/format/format.js";

@@ -1,4 +1,4 @@
-// One request: how it ended, where its time went, what it used and what that cost, attempt by attempt.
+// The page of one request: its end, the parts of its time, its usage and its cost, attempt by attempt.
 
 import { Badge } from "../../../components/badge.js";
 import { Code } from "../../../components/button.js";

@@ -1,4 +1,4 @@
-// What a request used, and what that cost.
+// The table of a request's usage and its cost.
 
 import { Empty } from "../../../components/feedback.js";
 import { Table } from "../../../components/table.js";

@@ -1,4 +1,4 @@
-// A request's end with the reason, and its model and parameters.
+// The facts of a request: its end with the reason, its model and its parameters.
 
 import { Code } from "../../../components/button.js";
 import { Notice } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// What may be done with a person, and the dialog of each.
+// The menu of actions on a person's account, and the dialog of each.
 
 import { Confirm, Dialog } from "../../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../../components/form.js";

@@ -1,4 +1,4 @@
-// One person: facts, and where they are signed in.
+// The drawer about one person: facts, and their logins.
 
 import { Button, Code } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

@@ -1,4 +1,4 @@
-// The people: who signs in here, with which role in the whole organization.
+// The list of the people who may sign in, each with the role in the whole organization.
 
 import { Badge } from "../../../components/badge.js";
 import { Button } from "../../../components/button.js";

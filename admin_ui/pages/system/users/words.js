@@ -1,4 +1,4 @@
-// Roles and ways to sign in, in words.
+// Words for roles and for ways to sign in.
 
 import { plural } from "../../../lib/format/format.js";
 

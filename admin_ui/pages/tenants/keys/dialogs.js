@@ -1,4 +1,4 @@
-// What may be done with a key, and the dialog of each.
+// The menu of a key's actions, and the dialog of each.
 
 import { Confirm } from "../../../components/dialog.js";
 import { toast } from "../../../components/toast.js";

@@ -1,4 +1,4 @@
-// One key: facts, and where it is used.
+// The drawer about one key: facts, and its usage.
 
 import { Button, Code } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

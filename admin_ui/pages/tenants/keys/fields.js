@@ -1,4 +1,4 @@
-// The fields of a key, alike for a new one and for a change.
+// The fields of forms about a key, the same for a new key and for a change.
 
 import { Choices } from "../../../components/choices.js";
 import { Checkbox, Select, TextArea, TextField } from "../../../components/form.js";

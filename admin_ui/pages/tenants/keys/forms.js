@@ -1,4 +1,4 @@
-// Making, changing and rotating a key.
+// The forms that make, change and rotate a key.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Form, Select, useForm } from "../../../components/form.js";

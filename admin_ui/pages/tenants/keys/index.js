@@ -1,4 +1,4 @@
-// A tenant's API keys: what opens its models, and who has them.
+// The page of a tenant's API keys, by which programs call its models, with their owners.
 
 import { Button } from "../../../components/button.js";
 import { Empty } from "../../../components/feedback.js";

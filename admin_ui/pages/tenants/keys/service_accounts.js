@@ -1,4 +1,4 @@
-// Service accounts: owners of keys that are no person.
+// The list of a tenant's service accounts, which own keys and are no person.
 
 import { Button } from "../../../components/button.js";
 import { Confirm, Dialog } from "../../../components/dialog.js";

@@ -1,4 +1,4 @@
-// A key right after it was made or rotated: the only time that it is seen.
+// The dialog that shows a key right after it was made or rotated: the only time that its secret is seen.
 
 import { Button } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

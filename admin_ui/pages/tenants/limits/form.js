@@ -1,4 +1,5 @@
-// Setting a limit, or giving one another maximum. Whom it bounds can't be changed: that would be another limit.
+// The form that sets a limit, or gives a limit another maximum. Its scope can't be changed: that would be another
+// limit.
 
 import { Button } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";

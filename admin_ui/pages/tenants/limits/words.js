@@ -1,4 +1,4 @@
-// Limits in words: what one bounds, how full it is, when it is free again.
+// Words about limits: what one bounds, how full it is, and when it is free again.
 
 import * as format from "../../../lib/format/format.js";
 import { ago } from "../../../lib/format/time.js";

@@ -1,4 +1,4 @@
-// Suspending, resuming and deleting a tenant.
+// The dialogs that suspend, resume and delete a tenant.
 
 import { Button } from "../../../components/button.js";
 import { Confirm } from "../../../components/dialog.js";

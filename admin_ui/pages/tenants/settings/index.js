@@ -1,4 +1,4 @@
-// A tenant's name, what may be kept of its content, and its end.
+// The page of a tenant's settings: its name, the retention of its content, and its deletion.
 
 import { Form, TextField, useForm } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";

@@ -1,4 +1,4 @@
-// What may be kept of a tenant's content, and for how long.
+// The form for what may be stored of a tenant's content, and for how long.
 
 import { Checkbox, Form, TextField, useForm } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";

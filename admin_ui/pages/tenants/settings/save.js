@@ -1,4 +1,4 @@
-// Saves a changed setting of a tenant.
+// The function that saves a changed setting of a tenant.
 
 import { toast } from "../../../components/toast.js";
 import { post } from "../../../lib/api.js";

@@ -1,4 +1,4 @@
-// The service tiers that a tenant's requests may ask for.
+// The form for the service tiers that a tenant's requests may ask for.
 
 import { Checkbox, Form, useForm } from "../../../components/form.js";
 import { Section } from "../../../components/page.js";

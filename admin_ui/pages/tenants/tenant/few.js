@@ -1,4 +1,4 @@
-// The first few of a tenant's limits, adapters and keys.
+// The first few of a tenant's limits, adapters and keys, for its overview.
 
 import { Badge } from "../../../components/badge.js";
 import { ErrorBox, Skeleton } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// One tenant at a glance: how its traffic goes, what it cost, what is close to a limit, its adapters and keys.
+// The overview of one tenant: its traffic, its cost, limits that are almost used up, its adapters and keys.
 
 import { money } from "../../../lib/format/format.js";
 import { html } from "../../../lib/html.js";

@@ -1,4 +1,4 @@
-// How a tenant's traffic goes.
+// The charts of a tenant's traffic.
 
 import { Button } from "../../../components/button.js";
 import { Chart } from "../../../components/charts/chart.js";

@@ -1,4 +1,4 @@
-// A tenant's adjustments.
+// The list of a tenant's adjustments: charges and refunds that the operator has made.
 
 import { Button } from "../../../components/button.js";
 import { Empty } from "../../../components/feedback.js";

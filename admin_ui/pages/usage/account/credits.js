@@ -1,4 +1,4 @@
-// A tenant's credits, and what is left of each.
+// The list of a tenant's credits, each with the rest of its amount.
 
 import { Badge } from "../../../components/badge.js";
 import { Button } from "../../../components/button.js";

@@ -1,4 +1,4 @@
-// Forms of a tenant's account: grant a credit, adjust what it pays, name its Stripe customer.
+// The forms of a tenant's account: grant a credit, make an adjustment, name its Stripe customer.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../../components/form.js";

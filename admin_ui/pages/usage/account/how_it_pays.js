@@ -1,4 +1,4 @@
-// How a tenant pays, and whom Stripe bills.
+// The tenant's mode of payment, prepaid or billed, and its customer at Stripe.
 
 import { Badge } from "../../../components/badge.js";
 import { Button } from "../../../components/button.js";

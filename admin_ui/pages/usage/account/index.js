@@ -1,4 +1,4 @@
-// One tenant's account: how it pays, its credits, its adjustments, and whom Stripe bills.
+// The account of one tenant: its mode of payment, its credits, its adjustments, and its customer at Stripe.
 
 import { Loaded } from "../../../components/feedback.js";
 import { html, useState } from "../../../lib/html.js";

@@ -1,4 +1,4 @@
-// Who used what, and what it cost: told apart by tenant, model, adapter or key; every number leads to its requests.
+// The explorer of usage and cost by tenant, model, adapter or key; every number leads to its requests.
 
 import { Chart } from "../../../components/charts/chart.js";
 import { ErrorBox, Skeleton } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// The numbers in a sentence, also where there are none.
+// The sentence with the explorer's totals, also where there are none.
 
 import { Button } from "../../../components/button.js";
 import { Empty } from "../../../components/feedback.js";

@@ -1,4 +1,4 @@
-// A new version of the price book: begun from the latest one, since each version is complete.
+// The form of a new version of the price book, filled in from the latest version, since each is complete.
 
 import { Dialog } from "../../../components/dialog.js";
 import { Form, TextField, useForm } from "../../../components/form.js";

@@ -1,4 +1,4 @@
-// The rows of prices and of discounts.
+// The rows of prices and of discounts in the form of a price book.
 
 import { Button } from "../../../components/button.js";
 import { Icon } from "../../../components/icons.js";

@@ -1,4 +1,4 @@
-// A price book as texts of a form and back, and what is wrong with what was typed.
+// The conversion between a price book and the texts of its form, and the checks of what is typed.
 
 import { fromNanos, toNanos } from "../../../lib/format/amount.js";
 

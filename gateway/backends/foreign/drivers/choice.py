@@ -41,7 +41,10 @@ class DriverChoice:
         self._due_s = 0.0
 
     async def check_version(self, server: Server, *, is_new: bool) -> None:
-        """Ask the server for its version if that is due. is_new: True if it did not answer until now."""
+        """Ask the server for its version if that is due.
+
+        is_new: True if it did not answer until now. is_new: False: the version is asked for only now and then.
+        """
         tested = self._own.tested
         if tested is None or not (is_new or time.monotonic() >= self._due_s):
             return

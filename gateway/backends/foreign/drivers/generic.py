@@ -54,6 +54,7 @@ class GenericDriver:
         extra: returns fields that this kind of server has beside OpenAI's, on which no reply depends.
         name_of: returns the name of an adapter in requests, which ends with its digest.
         inspect: asks the server what it serves; None: by the list of models.
+        max_choices: the most choices of one request. adapters: the way in which adapters answer; None: there are none.
         """
         self.max_choices = max_choices
         self.adapters = adapters

@@ -182,7 +182,10 @@ class StepReader:
 
 
 def path_of(model: str, verb: str = "") -> str:
-    """Return the path of a model, or of an action on it."""
+    """Return the path of a model, or of an action on it.
+
+    verb: the action, such as `generate`; "" for the model itself.
+    """
     path = f"/v2/models/{urllib.parse.quote(model, safe='')}"
     return f"{path}/{verb}" if verb else path
 

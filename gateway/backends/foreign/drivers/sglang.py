@@ -179,7 +179,10 @@ class StepReader:
         return Event([Part(0, token_ids=ids, finish_reason=reason)], usage)
 
     def _new(self, ids: list[int], num_tokens: int) -> list[int]:
-        """Return the ids that are new. An event has all ids so far, or those that are new alone."""
+        """Return the ids that are new. An event has all ids so far, or those that are new alone.
+
+        num_tokens: the completion tokens so far, as the event counts them.
+        """
         new = ids[self._num_seen :] if len(ids) == num_tokens else ids
         self._num_seen += len(new)
         return new

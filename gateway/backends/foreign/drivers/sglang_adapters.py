@@ -93,9 +93,12 @@ class SglangAdapters:
     async def _change(
         self, server: Server, path: str, body: dict[str, Any], digest: str, *, is_loaded: bool, within_s: float
     ) -> None:
-        """Have an adapter loaded or unloaded.
+        """Have an adapter loaded or unloaded by a request to a path with a body.
 
         A refusal is no error if the adapter is loaded, or unloaded, as was wanted.
+
+        is_loaded: the wanted state: True: loaded. A refusal is no error if the adapter is in that state. within_s: the
+        most seconds to wait for the answer.
         """
         reply = await server.whole("POST", path, _encode(body), within_s=within_s)
         if reply.status == 200:

@@ -102,6 +102,7 @@ def judged_comparisons(
     sums: the sums by key, epoch and arm.
     listed: each metric, its role and its level.
     tightest_at: as for `judged_effect`.
+    num_arms: the number of the experiment's arms, the control included.
     """
     found = []
     for metric, role, alpha in listed:
@@ -130,8 +131,9 @@ def judged_effect(
     """Return a metric of an arm beside the control with the help of a judge; None where too few units have votes.
 
     sums: the sums by key, epoch and arm.
-    tightest_at: units of both arms at which the experiment's intervals are tightest.
-    Epochs with fewer than two labelled or two other units of an arm are left out; the others are strata.
+    tightest_at: units of both arms at which the experiment's intervals are tightest. Epochs with fewer than two
+    labelled or two other units of an arm are left out; the others are strata.
+    alpha: the level of the interval.
     """
     epochs = []
     for epoch in sorted({epoch for _, epoch, _ in sums}):

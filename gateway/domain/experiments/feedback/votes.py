@@ -97,6 +97,7 @@ def fingerprint(
 
     feedback: the vote's id by `feedback_id`.
     occurred_at: the time by the client; None where it gave none.
+    comment: the text of the vote; None without one.
     """
     at = None if occurred_at is None else occurred_at.timestamp()
     return _digest(project_key, b"lorikeet fb body", (feedback, value.value, value.label, comment, at), 16)

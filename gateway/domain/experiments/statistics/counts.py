@@ -47,7 +47,10 @@ def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) 
 
 
 def log_e_of_epochs(epochs: Sequence[EpochCounts], concentration: float) -> float:
-    """Return ln E over epochs with shares of their own: the sum over epochs. Pooled counts would be wrong."""
+    """Return ln E over epochs with shares of their own: the sum over epochs. Pooled counts would be wrong.
+
+    concentration: as for `log_e`.
+    """
     return math.fsum(log_e(epoch.counts, epoch.shares, concentration) for epoch in epochs)
 
 
@@ -65,5 +68,8 @@ def srm_log_e(epochs: Sequence[EpochCounts]) -> float:
 
 
 def is_beyond(log_e_value: float, alpha: float) -> bool:
-    """Tell whether E has reached 1 / alpha."""
+    """Tell whether E has reached 1 / alpha.
+
+    log_e_value: ln E. alpha: the level.
+    """
     return log_e_value >= -math.log(alpha)

@@ -55,6 +55,7 @@ def effect_of_labels(
     num: answers of both arms, judged or labelled.
     tightest_at: labels of both arms at which the interval is tightest.
     num_arms: the number of means that were estimated.
+    alpha: the level of the interval.
     """
     effect, se = treatment.mean - control.mean, math.sqrt(max(0.0, control.variance + treatment.variance))
     u = information(num_labelled, tightest_at, alpha)

@@ -75,7 +75,9 @@ class Preference(msgspec.Struct, frozen=True):
 
 
 def check_judge(judge: str, served: Sequence[str], field: str = "judge.model") -> None:
-    """Check that a judge is none of the models that it judges. served: the model string of each arm.
+    """Check that a judge is none of the models that it judges.
+
+    served: the model string of each arm. field: the client's name of the judge's field, for the error.
 
     Raises InvalidRequest: when an arm serves the judge's model or adapter, in any version.
     """
@@ -104,6 +106,7 @@ def preference(pairs: Sequence[Pair], *, alpha: float, tightest_at: int) -> Pref
 
     pairs: one of each unit, so that they are independent; the labelled ones were drawn at random.
     tightest_at: pairs at which the interval is tightest, counted as labels.
+    alpha: the level of the interval.
     """
     scores = at_equal_length(pairs)
     labelled = [(pair.label, score) for pair, score in zip(pairs, scores, strict=True) if pair.label is not None]

@@ -32,7 +32,10 @@ def tightest_u(alpha: float) -> float:
 
 
 def information(num_units: int, tightest_at: int, alpha: float) -> float:
-    """Return the information u of a number of units of both arms, for intervals tightest at `tightest_at`."""
+    """Return the information u of a number of units of both arms, for intervals tightest at `tightest_at`.
+
+    alpha: the level of the intervals.
+    """
     return num_units * tightest_u(alpha) / tightest_at
 
 

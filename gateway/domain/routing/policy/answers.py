@@ -46,7 +46,10 @@ SCHEMA_WORDS = (
 
 
 def schema_fault(schema: object, depth: int = 1) -> tuple[str, str] | None:
-    """Return the path of the first fault of a schema and what is wrong there; None for one that can be checked."""
+    """Return the path of the first fault of a schema and what is wrong there; None for one that can be checked.
+
+    depth: how deep the schema is nested within the whole one, from 1 on.
+    """
     if not isinstance(schema, dict):
         return "", "a schema is an object"
     if depth > MAX_SCHEMA_DEPTH:

@@ -280,7 +280,10 @@ class Running:
         )
 
     async def _durably(self, write: Coroutine[None, None, None]) -> None:
-        """Complete a write, even if the run is cancelled meanwhile."""
+        """Complete a write, even if the run is cancelled meanwhile.
+
+        write: the statements to complete.
+        """
         self._writing = asyncio.create_task(write)
         await asyncio.shield(self._writing)
 

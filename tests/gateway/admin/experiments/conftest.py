@@ -69,7 +69,10 @@ class Lab(msgspec.Struct, frozen=True):
         return after
 
     async def refusal(self, path: str, body: Any = None, method: str = "POST") -> tuple[int, str | None]:
-        """Send a request that must be refused; return the status and the field that the error names."""
+        """Send a request that must be refused; return the status and the field that the error names.
+
+        body: the JSON to send; None: none.
+        """
         reply = await self.client.request(method, path, json=body)
         assert reply.status_code >= 400, reply.text
         return reply.status_code, reply.json()["error"]["param"]

@@ -53,7 +53,12 @@ async def backend_of(
     content: Content | None = None,
     own_key: OwnKey = no_own_key,
 ) -> AsyncIterator[ForeignBackend]:
-    """Give a backend that is ready, unless `waits` is false."""
+    """Give a backend that is ready, unless `waits` is false.
+
+    model: the base model; None: one whose tokenizer nobody here has. unread_s: the seconds for which a reader may not
+    read. is_outside: True: the internet reaches the server's address. content: reads the adapter store; None: there are
+    no adapters. own_key: returns the key that a project has brought.
+    """
     found = model or OpaqueModel("f" * 64, settings)
     pooled = Pooled(found, settings, has_tokenizer=model is not None, content=content)
 
@@ -99,7 +104,10 @@ def asking(
     tools: ToolUse | None = None,
     **sampling: Any,
 ) -> Generation:
-    """Return a request for a chat with one message."""
+    """Return a request for a chat with one message.
+
+    n: the number of choices. tools: the tools that may be called; None: none.
+    """
     conversation = Conversation([{"role": "user", "content": text}], tools)
     request = GenerateRequest(
         request_id, [], SamplingParams(max_tokens=max_tokens, **sampling), "tenant", n=n, meter=b"tag"

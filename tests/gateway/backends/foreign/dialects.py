@@ -56,7 +56,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         return chunk(f"{text}\n".encode() if self.is_lines else f"data: {text}\n\n".encode())
 
     def saying(self, *words: str, reason: str = "stop", usage: bool = True) -> list[bytes]:
-        """Return the parts of a whole answer: the head, the words, the end."""
+        """Return the parts of a whole answer: the head, the words, the end.
+
+        reason: the finish reason. usage: True: the end has the usage.
+        """
         sent = [self.head]
         sent += [self.event(self.part(word, place + 1)) for place, word in enumerate(words)]
         ends = self.finish(self.reasons.get(reason, reason), len(words))

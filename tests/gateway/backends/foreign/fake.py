@@ -48,7 +48,10 @@ VERSIONS = ("/version", "/get_server_info", "/api/version", "/v2")
 
 
 def delta(text: str, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a chunk of a chat completion."""
+    """Return a chunk of a chat completion.
+
+    finish: the finish reason; None: the choice goes on.
+    """
     choice = {"index": index, "delta": {"content": text} if text else fields, "finish_reason": finish}
     return {"id": "chatcmpl-theirs", "object": "chat.completion.chunk", "model": "theirs", "choices": [choice]}
 
@@ -63,7 +66,8 @@ def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
 def saying(*words: str, counts: tuple[int, int] | None = (9, 2), finish: str = "stop", pause_s: float = 0.0) -> Answer:
     """Return an answer that sends these words, one in each chunk.
 
-    counts: prompt and completion tokens of the usage; None sends no usage.
+    counts: prompt and completion tokens of the usage; None sends no usage. finish: the finish reason. pause_s: the
+    seconds between two words.
     """
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:

@@ -60,7 +60,10 @@ async def backend(dialect: Dialect, server: FakeServer, sink: ListSink) -> Async
 
 
 def sending_all(parts: list[bytes], *, pause_s: float = 0.0) -> Answer:
-    """Return an answer that sends these parts and keeps the connection open."""
+    """Return an answer that sends these parts and keeps the connection open.
+
+    pause_s: the seconds between two parts.
+    """
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         for part in parts:

@@ -36,7 +36,11 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
-    """Return the sums of control and treatment at each look. y, treated, x: arrays by experiment and unit."""
+    """Return the sums of control and treatment at each look.
+
+    y, treated, x: arrays by experiment and unit. every: the units between two looks. x: the covariate; None: without
+    one.
+    """
 
     def sums_at_looks(values: Floats) -> Floats:
         return values.reshape(len(values), -1, every).sum(axis=2).cumsum(axis=1)
@@ -49,7 +53,10 @@ def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None 
 
 
 def t_values(control: Arm, treatment: Arm, *, adjusted: bool = False) -> Floats:
-    """Return effect / SE at each look; 0 where nothing varies or an arm has fewer than two units."""
+    """Return effect / SE at each look; 0 where nothing varies or an arm has fewer than two units.
+
+    adjusted: True: means are adjusted by the covariate (CUPED).
+    """
     theta: Floats | float = 0.0
     with np.errstate(all="ignore"):
         if adjusted:

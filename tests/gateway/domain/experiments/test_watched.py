@@ -35,7 +35,10 @@ def sums_at(arm: Arm, run: int, look: int) -> Sums:
 
 
 def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
-    """Check that the functions of the room compute these arrays' results from the same sums."""
+    """Check that the functions of the room compute these arrays' results from the same sums.
+
+    adjusted: as for `t_values`.
+    """
     for look in range(10, log_e.shape[1], max(1, log_e.shape[1] // 12)):
         means = effects.compare_arms([(sums_at(control, 0, look), sums_at(treatment, 0, look))], adjusted=adjusted)
         assert means is not None

@@ -23,7 +23,11 @@ def revision(number: int, gib: int = 2, **changes: object) -> Revision:
 
 
 def pool(num_replicas: int = 1, serves: int | None = 1, wants: int | None = None, **changes: object) -> Pool:
-    """Return a pool `p` with prepared revisions 1 and 2 and no replicas."""
+    """Return a pool `p` with prepared revisions 1 and 2 and no replicas.
+
+    serves, wants: the numbers of the serving and of the wanted revision; None: none serves, and the serving one is
+    wanted.
+    """
     wanted = wants or serves or 1
     made = Pool("p", num_replicas, serves, wanted, {1: revision(1), 2: revision(2)}, [])
     return msgspec.structs.replace(made, **changes)

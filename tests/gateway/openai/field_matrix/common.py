@@ -38,7 +38,10 @@ def model(endpoint: str) -> Field:
 
 
 def free_text(endpoint: str, name: str, *, most: int | None = None, note: str = "") -> Field:
-    """Return a text field that by its definition does not affect an answer."""
+    """Return a text field that by its definition does not affect an answer.
+
+    most: the most characters; None: no bound. note: words about the field for the document.
+    """
     return Field(
         endpoint=endpoint,
         name=name,
@@ -76,7 +79,11 @@ def no_effect(
     wrong: tuple[Any, ...] = (),
     note: str = "not served with other values",
 ) -> Field:
-    """Return a field of which only one value is accepted, which changes nothing."""
+    """Return a field of which only one value is accepted, which changes nothing.
+
+    fine: the accepted value. others: values that are refused as not served. wrong: values of a wrong type. note: words
+    about the field for the document.
+    """
     return Field(
         endpoint=endpoint,
         name=name,

@@ -51,6 +51,8 @@ class GatewayPair:
         Without the database a reply says that it is not stored, and on a machine that stands still no engine may take a
         request.
 
+        said: the input. parent: the id of the response to follow; None: the reply begins a chain.
+
         Raises AssertionError: for any refusal but 503, and when no reply is stored.
         """
         body = {"model": "tiny", "input": said, "max_output_tokens": 4, "previous_response_id": parent}

@@ -66,7 +66,10 @@ def token(rng: random.Random) -> Token:
 def made_up(
     rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
 ) -> list[Piece]:
-    """Return random pieces of a run, without its end."""
+    """Return random pieces of a run, without its end.
+
+    may_call, must_call: whether pieces may, and have to, hold calls of tools. thinks: True: thinking comes first.
+    """
     said = "" if must_call else text(rng)
     if thinks and not must_call:
         said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said

@@ -32,7 +32,10 @@ class Read(msgspec.Struct):
 
 
 def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = False) -> Read:
-    """Return the output of a parser for a text in pieces of these sizes, then character by character."""
+    """Return the output of a parser for a text in pieces of these sizes, then character by character.
+
+    must_call: True: the text has to be a call.
+    """
     parser = CallParser(form, NAMES, ContentText(), must_call=must_call)
     pieces = []
     for size in sizes:
