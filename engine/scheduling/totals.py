@@ -1,4 +1,4 @@
-"""The scheduler's counters."""
+"""Counters of the scheduler since its start, which the engine's statistics report."""
 
 from __future__ import annotations
 

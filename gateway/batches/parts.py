@@ -1,4 +1,4 @@
-"""The tools of the work on batches."""
+"""The services that work on batches uses: database, files, encryption, the runner of lines, metrics."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Deliver queued webhook messages."""
+"""Sends queued webhook messages to the URLs that operators set."""

@@ -1,4 +1,4 @@
-"""The memory that this process takes."""
+"""Measures the memory that this process takes, for tests that bound it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins for a launched step."""
+"""Stand-ins for a step that was launched on an accelerator, for tests that need its results and no model."""
 
 from __future__ import annotations
 

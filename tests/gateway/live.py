@@ -1,4 +1,4 @@
-"""The parts of `tests.installation` that tests of the gateway start, under one name."""
+"""Gateways, engines and clients of `tests.installation` that tests of the gateway start, imported under one name."""
 
 from __future__ import annotations
 

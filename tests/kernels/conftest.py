@@ -1,4 +1,4 @@
-"""One thread for every test of kernels."""
+"""Makes every test of kernels compute with one thread."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The parts that several endpoints share."""
+"""Code that several endpoints of OpenAI's API share: options, grammars, log-probabilities, pages, replies, usage."""

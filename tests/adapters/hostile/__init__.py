@@ -1,1 +1,1 @@
-"""Files that strangers might send, and how to send many of them."""
+"""Hostile adapters: files that strangers might upload, and how to send many of them to an inspection."""

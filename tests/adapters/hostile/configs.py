@@ -1,4 +1,4 @@
-"""Configurations that would be computed wrongly, or are made to hurt their reader, beside good weights."""
+"""Hostile cases: configurations that would be computed wrongly or hurt their reader, beside good weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that hold something else than an adapter's two files."""
+"""Hostile cases: folders that hold something else than an adapter's two files."""
 
 from __future__ import annotations
 

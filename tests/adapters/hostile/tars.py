@@ -1,4 +1,4 @@
-"""Tar archives, plain and gzipped, as no honest packer makes them."""
+"""Hostile cases: tar archives, plain and gzipped, as no honest packer makes them."""
 
 from __future__ import annotations
 

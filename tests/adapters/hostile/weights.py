@@ -1,4 +1,4 @@
-"""Weights that are no adapter's, beside a configuration that is good."""
+"""Hostile cases: weights that are no adapter's, beside a configuration that is good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zip archives as no honest packer makes them."""
+"""Hostile cases: zip archives as no honest packer makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's address and keys for every client: the official variables name an address and a key."""
+"""Fixtures for tests with outside clients: the server's address, its models and keys, from environment variables."""
 
 from __future__ import annotations
 

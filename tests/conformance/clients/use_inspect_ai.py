@@ -1,4 +1,4 @@
-"""inspect-ai's own command with `--batch`: an evaluation whose requests it gathers into files and batches."""
+"""Tests with inspect-ai's own command and `--batch`: an evaluation whose requests it gathers into files and batches."""
 
 from __future__ import annotations
 

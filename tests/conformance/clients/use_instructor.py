@@ -1,4 +1,4 @@
-"""instructor's ways to a pydantic model."""
+"""Tests with instructor: its ways to get a pydantic model from a reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangChain's models over this API."""
+"""Tests with LangChain's models over this API."""
 
 from __future__ import annotations
 

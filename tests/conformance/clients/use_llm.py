@@ -1,4 +1,4 @@
-"""The `llm` command line, with this API among its extra models."""
+"""Tests with the `llm` command line, with this API among its extra models."""
 
 from __future__ import annotations
 

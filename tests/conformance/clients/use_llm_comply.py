@@ -1,4 +1,4 @@
-"""llm-comply's own cases for chat completions, each judged by it."""
+"""Runs llm-comply's own cases for chat completions, each judged by llm-comply."""
 
 from __future__ import annotations
 

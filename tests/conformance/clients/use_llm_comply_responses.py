@@ -1,4 +1,4 @@
-"""llm-comply's own cases for Open Responses, each judged by it."""
+"""Runs llm-comply's own cases for Open Responses, each judged by llm-comply."""
 
 from __future__ import annotations
 

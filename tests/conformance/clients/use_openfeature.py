@@ -1,4 +1,5 @@
-"""OpenFeature's SDK with its stock provider for remote evaluation: it gets the arms that the gateway serves."""
+"""Tests with OpenFeature's SDK and its stock provider for remote evaluation: it gets the arms that the gateway
+serves."""
 
 from __future__ import annotations
 

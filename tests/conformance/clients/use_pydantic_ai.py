@@ -1,4 +1,4 @@
-"""pydantic-ai's agents over this API."""
+"""Tests with pydantic-ai's agents over this API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An installation under load with what watches it, and the means by which faults are brought upon it."""
+"""An installation under load with a Prometheus that watches it, and the means to bring faults upon it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans made by hand."""
+"""Plans of steps, made by hand for tests of the GPU's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of a tenant: made of lines, watched, and read."""
+"""Makes batches of a tenant from lines, waits for them, and reads their results, for tests of batches."""
 
 from __future__ import annotations
 

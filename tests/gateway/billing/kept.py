@@ -1,4 +1,4 @@
-"""The ledger of ten million events that tests at full size share: filled once, and reused by the next run."""
+"""A ledger of ten million events that tests at full size share: filled once, and reused by the next run."""
 
 from __future__ import annotations
 

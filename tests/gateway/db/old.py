@@ -1,4 +1,4 @@
-"""The schema as numbered migrations built it before numbering began anew, and how to make a database of it."""
+"""Makes a database of the schema that numbered migrations built before their numbering began anew."""
 
 from __future__ import annotations
 

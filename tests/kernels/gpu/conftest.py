@@ -1,4 +1,4 @@
-"""A seed for every test."""
+"""Seeds the random numbers of every test of the GPU's kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic's client, validating every reply against its own types: messages, tools, counts, errors."""
+"""Tests with Anthropic's client, which validates every reply against its own types: messages, tools, counts, errors."""
 
 from __future__ import annotations
 

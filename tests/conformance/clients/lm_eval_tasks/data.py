@@ -1,4 +1,4 @@
-"""The items of the tasks, from the files beside this one."""
+"""Reads the items of the tasks that lm-evaluation-harness asks from the files of this folder."""
 
 from __future__ import annotations
 

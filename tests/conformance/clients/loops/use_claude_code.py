@@ -1,4 +1,5 @@
-"""Claude Code, as its users install it: a loop of two commands in a folder, over the engine that plays scripts."""
+"""Tests with Claude Code, as its users install it: a loop of two commands in a folder, over the engine that plays
+scripts."""
 
 from __future__ import annotations
 

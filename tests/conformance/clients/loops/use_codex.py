@@ -1,4 +1,4 @@
-"""Codex, as its users install it: a loop of two commands in a folder, over the engine that plays scripts."""
+"""Tests with Codex, as its users install it: a loop of two commands in a folder, over the engine that plays scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""LangChain's agents over Responses: a loop with two tools, whole and streamed, and state that the server keeps."""
+"""Tests with LangChain's agents over Responses: a loop with two tools, whole and streamed, and state that the server
+keeps."""
 
 from __future__ import annotations
 

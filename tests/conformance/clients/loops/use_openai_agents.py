@@ -1,4 +1,5 @@
-"""openai-agents: loops with two tools, hand-offs, sessions and typed output, over the engine that plays scripts."""
+"""Tests with openai-agents: loops with two tools, hand-offs, sessions and typed output, over the engine that plays
+scripts."""
 
 from __future__ import annotations
 

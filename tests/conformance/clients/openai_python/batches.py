@@ -1,4 +1,4 @@
-"""Batches with OpenAI's client."""
+"""Tests of batches with OpenAI's client."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""client.chat.completions.create, whole and streamed."""
+"""Tests of chat completions with OpenAI's client, whole and streamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""client.completions.create: every kind of prompt, echo, log-probabilities, candidates, streams."""
+"""Tests of text completions with OpenAI's client: every kind of prompt, echo, log-probabilities, candidates,
+streams."""
 
 from __future__ import annotations
 

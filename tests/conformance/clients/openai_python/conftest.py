@@ -1,4 +1,5 @@
-"""The official clients, validating every reply against their own types."""
+"""Fixtures: OpenAI's client, which validates every reply against its own types, and the arguments of a minimal
+request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""client.embeddings and client.models."""
+"""Tests of embeddings and of the list of models with OpenAI's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's classes of errors, its retries, and headers."""
+"""Tests of errors with OpenAI's client: the classes that it raises, its retries, and headers."""
 
 from __future__ import annotations
 

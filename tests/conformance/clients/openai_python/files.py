@@ -1,4 +1,4 @@
-"""Files and uploads with OpenAI's client."""
+"""Tests of files and uploads with OpenAI's client."""
 
 import hashlib
 import os

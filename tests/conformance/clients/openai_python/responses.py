@@ -1,4 +1,4 @@
-"""Responses: whole, streamed, typed, with tools."""
+"""Tests of responses with OpenAI's client: whole, streamed, typed, with tools."""
 
 from __future__ import annotations
 

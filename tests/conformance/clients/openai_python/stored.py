@@ -1,4 +1,4 @@
-"""Stored completions, and replies that an Idempotency-Key brings again."""
+"""Tests with OpenAI's client of stored completions, and of replies that a repeated Idempotency-Key brings again."""
 
 from __future__ import annotations
 

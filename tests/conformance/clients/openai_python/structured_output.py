@@ -1,4 +1,5 @@
-"""response_format, the client's parse helper with pydantic models, and the streamed helper."""
+"""Tests of structured output with OpenAI's client: response_format, its helper that parses into pydantic models,
+streams."""
 
 from __future__ import annotations
 

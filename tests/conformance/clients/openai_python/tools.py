@@ -1,4 +1,4 @@
-"""Tools: whole, streamed, parsed by the client's helper, and the older functions."""
+"""Tests of tool calls with OpenAI's client: whole, streamed, parsed by its helper, and the older functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of chat completions."""
+"""The rows of the matrix for the fields of chat completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields that chat and text completions share."""
+"""The rows of the matrix for the fields that chat and text completions share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of embeddings."""
+"""The rows of the matrix for the fields of embeddings."""
 
 from __future__ import annotations
 

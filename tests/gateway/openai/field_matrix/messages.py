@@ -1,4 +1,4 @@
-"""The fields of messages, in Anthropic's API."""
+"""The rows of the matrix for the fields of messages, in Anthropic's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of responses."""
+"""The rows of the matrix for the fields of responses."""
 
 from __future__ import annotations
 

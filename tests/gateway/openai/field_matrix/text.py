@@ -1,4 +1,4 @@
-"""The fields of text completions."""
+"""The rows of the matrix for the fields of text completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of /tokenize and /detokenize."""
+"""The rows of the matrix for the fields of /tokenize and /detokenize."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Documents ranked for a query."""
+"""Tests of reranking: documents ranked for a query."""
