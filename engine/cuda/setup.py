@@ -57,8 +57,7 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 def triton_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`).
 
-    matrices: those of all experts, one expert after the other. bias: [E * out]; None without one. number: the number of
-    experts.
+    matrices: one for each expert, in order. bias: [E * out]; None without one. number: the number of experts.
     """
     return TritonGrouped(*by_expert(matrices, bias, number))
 

@@ -60,7 +60,8 @@ class StepLoad(msgspec.Struct):
     def add_row(self, num_context_tokens: int, num_tokens: int = 1) -> None:
         """Add a sequence that decodes.
 
-        num_context_tokens: the tokens of the sequence. num_tokens: its rows: one, and one for each draft.
+        num_context_tokens: the tokens of the sequence. num_tokens: the rows of the step for
+        this sequence: one, and one for each draft.
         """
         self.num_rows += num_tokens
         self.num_context_tokens += num_context_tokens

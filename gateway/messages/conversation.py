@@ -66,8 +66,8 @@ def template_turns(
 ) -> Turns:
     """Return the messages of a conversation.
 
-    system: the system prompt; None without one. check_signature: tells whether thinking is as this server has signed
-    it. management: which earlier thinking is left out; None: none.
+    system: the system prompt; None without one. check_signature: tells whether thinking is as this server signed it.
+    management: the rule by which earlier thinking is left out; None: nothing is left out.
 
     Raises InvalidRequest: for images and other content that is not text, for calls without a result, results without a
     call, thinking that was changed, and a last message that the model cannot continue.

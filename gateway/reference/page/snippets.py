@@ -50,7 +50,8 @@ def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any]
 def python(client_method: str, body: dict[str, Any] | None) -> str:
     """Return a program that prints the result of a method of OpenAI's client. Its key comes from OPENAI_API_KEY.
 
-    client_method: the method, such as `chat.completions.create`. body: its arguments; None without any.
+    client_method: the method, such as `chat.completions.create`. body: the arguments of the call; None
+    without any.
     """
     call = f"client.{client_method}({_arguments(body or {})})"
     return f'from openai import OpenAI\n\nclient = OpenAI(base_url="{BASE_URL}/v1")\nprint({call})\n'

@@ -102,7 +102,7 @@ class AdaptedBase:
     ) -> None:
         """Create the model and its adapters.
 
-        adapters: the arguments of `LoraConfig` besides rank and alpha. adapters: None: those that ADAPTED has for the family.
+        adapters: the arguments of `LoraConfig` besides rank and alpha. None: those that ADAPTED has for the family.
         changes: fields of the config.
         """
         loras = ADAPTED.get(family, {})
