@@ -19,7 +19,7 @@ from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
 from gateway.db.batches import work as db
-from gateway.db.batches.work import LeasedBatch, LineResult, LineRow
+from gateway.db.batches.work import GivenBack, LeasedBatch, LineResult, LineRow
 from gateway.db.pool import FAILURES
 from gateway.domain.batches.line import BatchLine, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
@@ -37,6 +37,12 @@ MAX_CLAIMED = 4 * CLAIM_LINES
 
 MAX_FAULTS = 3
 """The number of times that a line is begun and fails by a fault of ours before the fault is its result."""
+
+MAX_ATTEMPTS = 100
+"""The number of attempts of a line after which an engine's refusal for want of room is the line's result.
+
+The batch rests after each, so that this is reached after minutes, or by a line for which no engine ever has room.
+"""
 
 TICK_S = 0.05
 STORE_EVERY_S = 0.25
@@ -72,7 +78,7 @@ class RunningLines:
         self._alone: set[frozenset[str]] = set()  # sets of base models beside which the batch has no waiting line
         self._running: dict[asyncio.Task[float | None], tuple[str, BatchLine]] = {}
         self._results: list[LineResult] = []
-        self._given_back: list[tuple[int, int, bool]] = []
+        self._given_back: list[GivenBack] = []
         self._rest: Rest | None = None
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
@@ -183,17 +189,19 @@ class RunningLines:
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
             self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
-            self._given_back.append((line.number, line.attempt, False))
+            self._given_back.append(GivenBack(line.number, line.attempt))
             return None
         except (ShuttingDown, FileUnavailable):
             self._rest = Rest(REST_S)
-            self._given_back.append((line.number, line.attempt, True))
+            self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=True))
             return None
         except GatewayError as error:
-            if error.status >= 500 and line.num_faults + 1 < MAX_FAULTS:
-                if isinstance(error, Overloaded):
-                    self._rest = Rest(error.retry_after_s or 1.0)
-                self._given_back.append((line.number, line.attempt, True))
+            has_room = not isinstance(error, Overloaded)
+            is_last = line.num_faults + 1 >= MAX_FAULTS if has_room else line.attempt >= MAX_ATTEMPTS
+            if error.status >= 500 and not is_last:
+                if not has_room:
+                    self._rest = Rest(min(error.retry_after_s or 1.0, MAX_REST_S))
+                self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=has_room))
                 return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:
@@ -224,7 +232,7 @@ class RunningLines:
         results, given_back = self._results, self._given_back
         self._results, self._given_back = [], []
         if give_back:
-            given_back += [(line.number, line.attempt, False) for line in self._claimed]
+            given_back += [GivenBack(line.number, line.attempt) for line in self._claimed]
             self._claimed.clear()
         if not results and not given_back:
             return
@@ -245,7 +253,7 @@ class RunningLines:
             self._is_exhausted = False
             self._alone.clear()
         num_completed = sum(result.is_completed for result in results)
-        counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
+        counts = (num_completed, len(results) - num_completed, sum(line.was_sent for line in given_back))
         for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):
             self._tools.metrics.lines(outcome, number)
 

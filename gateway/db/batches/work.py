@@ -73,6 +73,19 @@ class LineRow(msgspec.Struct, frozen=True):
     begun_at: datetime.datetime
 
 
+class GivenBack(msgspec.Struct, frozen=True):
+    """A claimed line that begins anew.
+
+    was_sent: an engine may have worked on the attempt, so that the next one has another number.
+    is_fault: the attempt failed by a fault of ours.
+    """
+
+    number: int
+    attempt: int
+    was_sent: bool = False
+    is_fault: bool = False
+
+
 class LineResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one attempt at a line."""
 
@@ -351,16 +364,16 @@ async def claim_lines(
 
 _UNBEGIN = """
     UPDATE batch_lines l SET state = 'waiting', attempt = l.attempt - CASE WHEN g.was_sent THEN 0 ELSE 1 END,
-                             num_faults = l.num_faults + CASE WHEN g.was_sent THEN 1 ELSE 0 END
-    FROM unnest($3::integer[], $4::integer[], $5::boolean[]) AS g (number, attempt, was_sent)
+                             num_faults = l.num_faults + CASE WHEN g.is_fault THEN 1 ELSE 0 END
+    FROM unnest($3::integer[], $4::integer[], $5::boolean[], $6::boolean[]) AS g (number, attempt, was_sent, is_fault)
     WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = g.number AND l.attempt = g.attempt
       AND l.state = 'running'
 """
 
 
-async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[tuple[int, int, bool]]) -> None:
-    """Have lines begin anew. lines: (number, attempt, whether an engine may have worked on the attempt)."""
-    columns = [list(column) for column in zip(*lines, strict=True)] or [[], [], []]
+async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[GivenBack]) -> None:
+    """Have lines begin anew."""
+    columns = ([getattr(line, name) for line in lines] for name in GivenBack.__struct_fields__)
     await conn.execute(_UNBEGIN, batch.project_id, batch.id, *columns)
 
 

@@ -19,14 +19,14 @@ from gateway.batches.dispatcher import MAX_BATCHES, MAX_CHECKED, Dispatcher
 from gateway.batches.feed import Feed
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
-from gateway.batches.running import MAX_FAULTS
+from gateway.batches.running import MAX_ATTEMPTS, MAX_FAULTS
 from gateway.batches.service import Batch, Batches
 from gateway.db.ledger.usage import UsageEvent
 from gateway.db.organization.audit import Author
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.domain.batches.line import BatchLine
 from gateway.domain.content.keys import ContentKey
-from gateway.domain.errors import BackendFailed, NoReplicaYet
+from gateway.domain.errors import BackendFailed, NoReplicaYet, Overloaded
 from gateway.domain.tenancy.principal import Principal
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
@@ -316,6 +316,42 @@ async def test_a_line_whose_pool_has_no_replica_yet_is_begun_again_until_one_is_
     async with world.dispatching(Runner(answer)):
         ended = await world.ended(batch)
     assert (ended.row.num_completed, ended.row.has_errors, asked) == (1, False, MAX_FAULTS + 1)
+
+
+async def test_an_engine_without_room_is_no_fault_of_a_line(world: World) -> None:
+    asked = 0
+
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        nonlocal asked
+        asked += 1
+        assert line.begun == asked - 1, "an engine may have seen the attempt before"
+        if asked <= MAX_FAULTS:
+            raise Overloaded("All places are taken.", retry_after_s=0.01)
+        return DONE
+
+    batch = await world.create(file_of([chat_line("a")]))
+    async with world.dispatching(Runner(answer)):
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, ended.row.has_errors, asked) == (1, False, MAX_FAULTS + 1)
+
+
+async def test_a_line_for_which_no_engine_ever_has_room_fails_in_the_end(world: World, database: Database) -> None:
+    attempts = list[int]()
+
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        attempts.append(line.begun + 1)
+        raise Overloaded("All places are taken.", retry_after_s=0.01)
+
+    async def is_nearly_given_up() -> bool:
+        async with database.acquire() as conn:
+            sql = "UPDATE batch_lines SET attempt = $2 WHERE batch_id = $1 AND state = 'waiting' AND attempt > 0"
+            return await conn.execute(sql, batch.row.id, MAX_ATTEMPTS - 2) == "UPDATE 1"
+
+    batch = await world.create(file_of([chat_line("a")]))
+    async with world.dispatching(Runner(answer)):
+        await until(is_nearly_given_up, "the line is not begun again", pause_s=0.01)
+        ended = await world.ended(batch)
+    assert (ended.row.num_failed, attempts[-2:]) == (1, [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
 
 
 async def test_a_gateway_that_stops_gives_its_batches_back_with_what_was_done(world: World) -> None:
