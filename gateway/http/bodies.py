@@ -26,10 +26,12 @@ BODY_BYTES_PER_S = 4 << 20
 
 BURST_BYTES = 16 << 20
 
-BYTES_PER_WORK = 8
+BYTES_PER_WORK = 24
 """The bytes of a body that count as much as a unit of decoding work.
 
-The most expensive body counts as 3 MiB of text.
+The most expensive body counts as 9 MiB of text. Nothing else goes on in a gateway for the 20 ms that its decoding
+takes, and a project that sends such bodies causes that for less than a hundredth of the time: the slowest of a hundred
+gaps between the texts of a stream is not slower beside it.
 """
 
 LIGHT_BYTES = 16 << 10
