@@ -59,7 +59,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     """
     use_huge_pages()
     mailbox = Mailbox()
-    config = settled(config)
+    config = with_settled_quantization(config)
     core, limits = build_core(config, mailbox)
     digest = model_digest(config.model_dir)
     where = resolve_device(config.device)
@@ -85,7 +85,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     return core, server
 
 
-def settled(config: EngineConfig) -> EngineConfig:
+def with_settled_quantization(config: EngineConfig) -> EngineConfig:
     """Return the configuration with the quantization that `auto` stands for with this model on this machine.
 
     Raises SetupError: when the device has no such format.
@@ -135,7 +135,7 @@ def build_core(
     Raises UnsupportedModel: when the engine cannot compute the model.
     """
     where = resolve_device(config.device)
-    config = settled(config)  # before anything is loaded
+    config = with_settled_quantization(config)  # before anything is loaded
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
     model = load_model_config(config.model_dir, config.decoder)

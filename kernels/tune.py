@@ -53,7 +53,7 @@ def main() -> None:
     shape = tiny(torch.device("cpu")) if dry else llama_8b(torch.device("cuda"))
     clock: Clock = NoClock() if dry else CudaClock(shape.device)
     best = {
-        question.key: answer(question, clock, TRIES_OF_A_DRY_RUN if dry else None)
+        question.key: fastest_sizes(question, clock, TRIES_OF_A_DRY_RUN if dry else None)
         for question in questions(shape)
         if options.only in question.key
     }
@@ -92,21 +92,21 @@ def _compile_part(num_parts: int, only: str, part: int) -> None:
                 launch.compile()
 
 
-def answer(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
+def fastest_sizes(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
     """Return the fastest sizes that are right; an empty dict where nothing is timed.
 
     max_tries: the most sizes that are tried; None: all.
     """
     best: dict[str, int] = {}
     best_s = float("inf")
-    for sizes, seconds in islice(trials(question, clock), max_tries):
+    for sizes, seconds in islice(timed_trials(question, clock), max_tries):
         print(f"{question.key}: {sizes} {'' if seconds is None else f'{seconds * 1e6:.1f} us'}", flush=True)
         if seconds is not None and seconds < best_s:
             best, best_s = sizes, seconds
     return best
 
 
-def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], float | None]]:
+def timed_trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], float | None]]:
     """Yield the sizes that compile and are right, each with its seconds, or None where nothing is timed."""
     from triton.errors import TritonError
 

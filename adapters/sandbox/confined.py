@@ -74,7 +74,7 @@ def main() -> None:
     limits = msgspec.json.decode(encoded, type=Limits)
     lower_priority(limits.niceness)
     work = importlib.import_module(module).work
-    answer(work, argument.encode(), limits)
+    run_work(work, argument.encode(), limits)
 
 
 def lower_priority(niceness: int) -> None:
@@ -89,7 +89,7 @@ def lower_priority(niceness: int) -> None:
         Path("/proc/self/autogroup").write_text(str(niceness))
 
 
-def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> None:
+def run_work(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> None:
     """Confine this process, do the work and write the Reply to stdout."""
     reply: Reply
     try:

@@ -18,13 +18,13 @@ import msgspec
 
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import Window, gaps_s, milliseconds, percentile, tokens_per_s, ttfts_s
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.pairs import Bound, Pair, ratio_row, value_row
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
 from engine.protocol import BatchTerms, GenerateRequest
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 
 AFTER_S = 0.2
 """Seconds from the end of a burst of interactive requests until batch work should have the whole engine again."""
@@ -37,14 +37,14 @@ ONE_ROW_STEPS = 2
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench band`."""
 
-    streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
-    max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
-    seconds: Annotated[float, about("seconds of each run")] = 20.0
-    margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 1.5
-    repeat: Annotated[int, about("turns of all runs")] = 3
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    streams: Annotated[int, option_help("interactive requests under way beside the batch")] = 4
+    max_num_seqs: Annotated[int, option_help("choices that the engine runs at once")] = 32
+    seconds: Annotated[float, option_help("seconds of each run")] = 20.0
+    margin: Annotated[float, option_help("seconds at the start of a run in which nothing is counted")] = 1.5
+    repeat: Annotated[int, option_help("turns of all runs")] = 3
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 64
     new_tokens: Annotated[
-        int, about("tokens of each completion on average; each has half to one and a half of them")
+        int, option_help("tokens of each completion on average; each has half to one and a half of them")
     ] = 48
 
 
@@ -70,7 +70,9 @@ class Turn(msgspec.Struct):
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     """Yield the rows of the batch band."""
-    config = msgspec.structs.replace(settled(config), max_num_seqs=options.max_num_seqs, max_waiting=4096)
+    config = msgspec.structs.replace(
+        with_settled_quantization(config), max_num_seqs=options.max_num_seqs, max_waiting=4096
+    )
     make = _Requests(config, options)
     turns: dict[str, list[Turn]] = {}
     full = options.max_num_seqs

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import Window, milliseconds, percentile
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row, figure
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -25,15 +25,15 @@ from engine.scheduling.fairness import DECODE_COST
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench fairness`."""
 
-    max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 8
-    streams: Annotated[int, about("streams of a tenant that sends its share")] = 8
-    factor: Annotated[int, about("times as much that the noisy tenant sends")] = 100
-    weight: Annotated[float, about("weight of the heavy tenant; the light one has 1")] = 3.0
-    seconds: Annotated[float, about("seconds of each run")] = 60.0
-    margin: Annotated[float, about("seconds at both ends of a run in which nothing is counted")] = 5.0
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    max_num_seqs: Annotated[int, option_help("choices that the engine runs at once")] = 8
+    streams: Annotated[int, option_help("streams of a tenant that sends its share")] = 8
+    factor: Annotated[int, option_help("times as much that the noisy tenant sends")] = 100
+    weight: Annotated[float, option_help("weight of the heavy tenant; the light one has 1")] = 3.0
+    seconds: Annotated[float, option_help("seconds of each run")] = 60.0
+    margin: Annotated[float, option_help("seconds at both ends of a run in which nothing is counted")] = 5.0
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 64
     new_tokens: Annotated[
-        int, about("tokens of each completion on average; each has half to one and a half of them")
+        int, option_help("tokens of each completion on average; each has half to one and a half of them")
     ] = 24
 
 

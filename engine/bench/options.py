@@ -10,7 +10,7 @@ import msgspec
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
-def about(text: str) -> msgspec.Meta:
+def option_help(text: str) -> msgspec.Meta:
     """Return the help text of an option, as the metadata for the option's type annotation."""
     return msgspec.Meta(description=text)
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from engine.bench import fairness, slots
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.throughput import Load, compare
 from engine.bench.yardstick import Yardstick
@@ -23,13 +23,20 @@ from engine.config import EngineConfig
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench overview`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8, 64)
-    repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
-    new_tokens: Annotated[int, about("tokens of each completion, but for the quiet and the noisy tenant's")] = 64
-    long_prompt: Annotated[int, about("tokens of a long prompt, and of a shared prefix")] = 512
-    seconds: Annotated[float, about("seconds of each run of the quiet and the noisy tenant")] = 30.0
-    requests_per_stream: Annotated[int, about("requests of a stream where adapters outnumber slots; at least 3")] = 4
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8, 32)
+    adapters: Annotated[tuple[int, ...], option_help("distinct adapters of these requests, 0 for the base")] = (
+        0,
+        1,
+        8,
+        64,
+    )
+    repeat: Annotated[int, option_help("runs of each combination, for both sides")] = 2
+    new_tokens: Annotated[int, option_help("tokens of each completion, but for the quiet and the noisy tenant's")] = 64
+    long_prompt: Annotated[int, option_help("tokens of a long prompt, and of a shared prefix")] = 512
+    seconds: Annotated[float, option_help("seconds of each run of the quiet and the noisy tenant")] = 30.0
+    requests_per_stream: Annotated[
+        int, option_help("requests of a stream where adapters outnumber slots; at least 3")
+    ] = 4
 
 
 def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None = None) -> Iterator[Row]:

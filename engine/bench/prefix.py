@@ -16,7 +16,7 @@ import msgspec
 
 from engine.bench.drive import BenchEngine
 from engine.bench.measures import auc, milliseconds
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row, figure
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -27,11 +27,11 @@ VICTIM, STRANGER = "victim", "stranger"
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench prefix`."""
 
-    system_tokens: Annotated[int, about("tokens of the shared system prompt")] = 512
-    user_tokens: Annotated[int, about("tokens of each request after the system prompt")] = 32
-    repeat: Annotated[int, about("system prompts to take the median over")] = 20
-    pairs: Annotated[int, about("timing probes of each kind, for each tenant")] = 500
-    probe_tokens: Annotated[int, about("tokens of a probed prompt")] = 64
+    system_tokens: Annotated[int, option_help("tokens of the shared system prompt")] = 512
+    user_tokens: Annotated[int, option_help("tokens of each request after the system prompt")] = 32
+    repeat: Annotated[int, option_help("system prompts to take the median over")] = 20
+    pairs: Annotated[int, option_help("timing probes of each kind, for each tenant")] = 500
+    probe_tokens: Annotated[int, option_help("tokens of a probed prompt")] = 64
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from engine.bench.adapters import random_adapters
 from engine.bench.drive import BenchEngine, Source, busy_processes, run_closed
 from engine.bench.measures import tokens_per_s_of_batch
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -28,14 +28,14 @@ FORMATS: tuple[Literal["none", "int8"], ...] = ("none", "int8")
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench quantization`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 65
-    new_tokens: Annotated[int, about("tokens of each completion")] = 64
-    repeat: Annotated[int, about("rounds of each combination")] = 3
-    busy: Annotated[int, about("busy processes beside the second half, 0 for none")] = 1
-    settle_s: Annotated[float, about("seconds until the engines' threads are used to the busy processes")] = 3.0
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8)
+    adapters: Annotated[tuple[int, ...], option_help("distinct adapters of these requests, 0 for the base")] = (0, 8)
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 65
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 64
+    repeat: Annotated[int, option_help("rounds of each combination")] = 3
+    busy: Annotated[int, option_help("busy processes beside the second half, 0 for none")] = 1
+    settle_s: Annotated[float, option_help("seconds until the engines' threads are used to the busy processes")] = 3.0
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

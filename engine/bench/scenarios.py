@@ -28,7 +28,7 @@ from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
 from engine.hardware import use_huge_pages
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
             dtype=args.dtype,
             quantization=args.quantization,
         )
-        report.machine(machine(config) | {"quantization": settled(config).quantization})
+        report.machine(machine(config) | {"quantization": with_settled_quantization(config).quantization})
         for row in scenario.measure(config, read_options(scenario.Options, args)):
             report.row(row)
             has_failed |= row.get("verdict") == "FAIL"

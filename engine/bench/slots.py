@@ -15,7 +15,7 @@ import msgspec
 from engine.bench.adapters import random_adapters
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import full_window, gaps_s, milliseconds, tokens_per_s, ttfts_s
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row, figure
 from engine.bench.workload import Popularity, Workload
 from engine.config import EngineConfig, load_model_config
@@ -25,23 +25,23 @@ from engine.protocol import EngineStats
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench slots`."""
 
-    distributions: Annotated[tuple[Popularity, ...], about("ways in which requests choose adapters")] = (
+    distributions: Annotated[tuple[Popularity, ...], option_help("ways in which requests choose adapters")] = (
         "zipf",
         "uniform",
     )
-    adapters: Annotated[int, about("distinct adapters")] = 64
-    slots: Annotated[int, about("slots on the device, fewer than adapters")] = 32
-    resident: Annotated[int, about("adapters of the run that this is compared with")] = 24
-    streams: Annotated[int, about("requests under way")] = 24
-    tight_slots: Annotated[int, about("slots of the run whose waits are shown")] = 16
-    tight_streams: Annotated[int, about("requests under way in that run; 0 leaves it out")] = 32
-    requests_per_stream: Annotated[int, about("requests of a stream on average; at least 3")] = 6
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    adapters: Annotated[int, option_help("distinct adapters")] = 64
+    slots: Annotated[int, option_help("slots on the device, fewer than adapters")] = 32
+    resident: Annotated[int, option_help("adapters of the run that this is compared with")] = 24
+    streams: Annotated[int, option_help("requests under way")] = 24
+    tight_slots: Annotated[int, option_help("slots of the run whose waits are shown")] = 16
+    tight_streams: Annotated[int, option_help("requests under way in that run; 0 leaves it out")] = 32
+    requests_per_stream: Annotated[int, option_help("requests of a stream on average; at least 3")] = 6
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 64
     new_tokens: Annotated[
-        int, about("tokens of each completion on average; each has half to one and a half of them")
+        int, option_help("tokens of each completion on average; each has half to one and a half of them")
     ] = 64
-    host_bytes: Annotated[int, about("size of the host tier; 0 makes every load read files")] = 1 << 30
+    host_bytes: Annotated[int, option_help("size of the host tier; 0 makes every load read files")] = 1 << 30
 
 
 class Case(msgspec.Struct, frozen=True):

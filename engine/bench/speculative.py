@@ -10,7 +10,7 @@ import msgspec
 
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import tokens_per_s_of_batch
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -19,12 +19,12 @@ from engine.config import EngineConfig, load_model_config
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench speculative`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    draft_tokens: Annotated[int, about("tokens guessed ahead of a sequence in one step")] = 4
-    phrase_tokens: Annotated[int, about("tokens of the phrase that a prompt repeats")] = 16
-    phrase_repeats: Annotated[int, about("times that the phrase is in a prompt")] = 6
-    new_tokens: Annotated[int, about("tokens of each completion, greedy")] = 64
-    repeat: Annotated[int, about("runs of each kind")] = 3
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8, 32)
+    draft_tokens: Annotated[int, option_help("tokens guessed ahead of a sequence in one step")] = 4
+    phrase_tokens: Annotated[int, option_help("tokens of the phrase that a prompt repeats")] = 16
+    phrase_repeats: Annotated[int, option_help("times that the phrase is in a prompt")] = 6
+    new_tokens: Annotated[int, option_help("tokens of each completion, greedy")] = 64
+    repeat: Annotated[int, option_help("runs of each kind")] = 3
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

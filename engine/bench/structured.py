@@ -11,7 +11,7 @@ import msgspec
 
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import milliseconds, tokens_per_s_of_batch
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -40,11 +40,11 @@ SCHEMA_GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench structured`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (8, 32)
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
-    new_tokens: Annotated[int, about("tokens of each completion")] = 64
-    temperature: Annotated[float, about("temperature of both sides")] = 1.0
-    repeat: Annotated[int, about("runs of each kind; the first of each is not counted")] = 5
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (8, 32)
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 64
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 64
+    temperature: Annotated[float, option_help("temperature of both sides")] = 1.0
+    repeat: Annotated[int, option_help("runs of each kind; the first of each is not counted")] = 5
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

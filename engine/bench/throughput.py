@@ -17,7 +17,7 @@ import msgspec
 from engine.bench.adapters import random_adapters
 from engine.bench.drive import BenchEngine, Source, Trace, run_closed
 from engine.bench.measures import milliseconds, tokens_per_s_of_batch
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Popularity, Workload
 from engine.bench.yardstick import Yardstick
@@ -27,14 +27,16 @@ from engine.config import EngineConfig, load_model_config
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench throughput`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8)
-    distribution: Annotated[Popularity, about("choice of a request's adapter: each in turn, or by chance")] = "turns"
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("tokens of each prompt, its own")] = 65
-    shared_prefix: Annotated[int, about("tokens before each prompt that all prompts share")] = 0
-    new_tokens: Annotated[int, about("tokens of each completion")] = 64
-    repeat: Annotated[int, about("runs of each combination, for both sides")] = 3
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8, 32)
+    adapters: Annotated[tuple[int, ...], option_help("distinct adapters of these requests, 0 for the base")] = (0, 1, 8)
+    distribution: Annotated[Popularity, option_help("choice of a request's adapter: each in turn, or by chance")] = (
+        "turns"
+    )
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt, its own")] = 65
+    shared_prefix: Annotated[int, option_help("tokens before each prompt that all prompts share")] = 0
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 64
+    repeat: Annotated[int, option_help("runs of each combination, for both sides")] = 3
 
 
 class Load(msgspec.Struct, frozen=True):

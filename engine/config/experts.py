@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config.model import Experts, UnsupportedModel
-from engine.config.values import number, whole
+from engine.config.values import number, whole_number
 
 Raw = dict[str, Any]
 MOST_EXPERTS = 1 << 12
@@ -19,8 +19,8 @@ def experts_of(raw: Raw, count_key: str, *, normalized: bool, **fields: Any) -> 
 
     Raises UnsupportedModel: for numbers that do not go together.
     """
-    count = whole(raw, count_key, MOST_EXPERTS)
-    chosen = whole(raw, "num_experts_per_tok", MOST_EXPERTS)
+    count = whole_number(raw, count_key, MOST_EXPERTS)
+    chosen = whole_number(raw, "num_experts_per_tok", MOST_EXPERTS)
     if chosen > count:
         raise UnsupportedModel(f"config.json: num_experts_per_tok must be at most {count_key}")
     return Experts(count, chosen, normalized, **fields)

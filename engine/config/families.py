@@ -16,7 +16,7 @@ from engine.config.experts import clamp_of, experts_of
 from engine.config.hybrids import granite_recurrence, qwen_recurrence
 from engine.config.model import ExpertNames, NormNames, UnsupportedModel
 from engine.config.rope_keys import ropes_by_kind, scaling_of
-from engine.config.values import number, whole
+from engine.config.values import number, whole_number
 
 Raw = dict[str, Any]
 MOST_INNER = 1 << 24
@@ -36,7 +36,7 @@ def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
 
     def kinds(raw: Raw) -> list[str]:
         key = next((each for each in keys if raw.get(each)), "")
-        found = whole(raw, key) if key else period
+        found = whole_number(raw, key) if key else period
         return [SLIDING if (layer + 1) % found else FULL for layer in range(raw["num_hidden_layers"])]
 
     return kinds
@@ -97,7 +97,7 @@ def unrotated_layers(raw: Raw) -> tuple[int, ...]:
     """
     num_layers, listed = raw["num_hidden_layers"], raw.get("no_rope_layers")
     if listed is None:
-        interval = whole(raw, "no_rope_layer_interval", default=4)
+        interval = whole_number(raw, "no_rope_layer_interval", default=4)
         return tuple(range(interval - 1, num_layers, interval))
     if not isinstance(listed, list) or len(listed) != num_layers or not all(each in (0, 1) for each in listed):
         raise UnsupportedModel(f"config.json: no_rope_layers must list {num_layers} times 0 or 1")
@@ -208,7 +208,7 @@ def _qwen3_moe_fields(raw: Raw) -> Raw:
     count_key = "num_experts" if "num_experts" in raw else "num_local_experts"
     return _attention_biases(raw) | {
         "qk_norm": True,
-        "intermediate_size": whole(raw, "moe_intermediate_size", MOST_INNER),
+        "intermediate_size": whole_number(raw, "moe_intermediate_size", MOST_INNER),
         "experts": experts_of(raw, count_key, normalized=bool(raw.get("norm_topk_prob", False))),
     }
 
@@ -257,8 +257,8 @@ def _qwen3_5_fields(raw: Raw) -> Raw:
 
 def _shared_expert(raw: Raw) -> Raw:
     return {
-        "intermediate_size": whole(raw, "moe_intermediate_size", MOST_INNER),
-        "shared_size": whole(raw, "shared_expert_intermediate_size", MOST_INNER),
+        "intermediate_size": whole_number(raw, "moe_intermediate_size", MOST_INNER),
+        "shared_size": whole_number(raw, "shared_expert_intermediate_size", MOST_INNER),
         "shared_gate": "mlp.shared_expert_gate",
         "renamed": tuple((name, f"mlp.shared_expert.{name}") for name in ("gate_proj", "up_proj", "down_proj")),
     }
@@ -278,7 +278,7 @@ def _qwen3_next_fields(raw: Raw) -> Raw:
 
 
 def _granite_hybrid_fields(raw: Raw) -> Raw:
-    fields: Raw = {"shared_size": whole(raw, "shared_intermediate_size", MOST_INNER)}
+    fields: Raw = {"shared_size": whole_number(raw, "shared_intermediate_size", MOST_INNER)}
     if not raw.get("num_local_experts"):
         fields = {"intermediate_size": fields["shared_size"]}
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.config.model import UnsupportedModel
 from engine.config.recurrence import Recurrence
-from engine.config.values import whole
+from engine.config.values import whole_number
 
 Raw = dict[str, Any]
 MOST_CHANNELS, MOST_CONV = 1 << 20, 64
@@ -22,17 +22,17 @@ def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
 
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
-    period, num_layers = whole(raw, "full_attention_interval"), raw["num_hidden_layers"]
+    period, num_layers = whole_number(raw, "full_attention_interval"), raw["num_hidden_layers"]
     usual = ["linear_attention" if (layer + 1) % period else "full_attention" for layer in range(num_layers)]
     layers = _recurrent_layers(raw, ("layer_types",), usual)
     recurrence = Recurrence(
         "gated_delta",
         layers,
-        num_key_heads=whole(raw, "linear_num_key_heads", MOST_CHANNELS),
-        num_heads=whole(raw, "linear_num_value_heads", MOST_CHANNELS),
-        key_dim=whole(raw, "linear_key_head_dim", MOST_CHANNELS),
-        value_dim=whole(raw, "linear_value_head_dim", MOST_CHANNELS),
-        conv_width=whole(raw, "linear_conv_kernel_dim", MOST_CONV),
+        num_key_heads=whole_number(raw, "linear_num_key_heads", MOST_CHANNELS),
+        num_heads=whole_number(raw, "linear_num_value_heads", MOST_CHANNELS),
+        key_dim=whole_number(raw, "linear_key_head_dim", MOST_CHANNELS),
+        value_dim=whole_number(raw, "linear_value_head_dim", MOST_CHANNELS),
+        conv_width=whole_number(raw, "linear_conv_kernel_dim", MOST_CONV),
         is_grouped=is_grouped,
     )
     if recurrence.num_heads % recurrence.num_key_heads:
@@ -48,10 +48,13 @@ def granite_recurrence(raw: Raw) -> Recurrence | None:
     layers = _recurrent_layers(
         raw, ("layer_types", "layers_block_type"), ["linear_attention"] * raw["num_hidden_layers"]
     )
-    num_heads, num_groups = whole(raw, "mamba_n_heads", MOST_CHANNELS), whole(raw, "mamba_n_groups", MOST_CHANNELS)
-    inner = whole(raw, "mamba_expand", MOST_CHANNELS) * raw["hidden_size"]
+    num_heads, num_groups = (
+        whole_number(raw, "mamba_n_heads", MOST_CHANNELS),
+        whole_number(raw, "mamba_n_groups", MOST_CHANNELS),
+    )
+    inner = whole_number(raw, "mamba_expand", MOST_CHANNELS) * raw["hidden_size"]
     given = raw.get("mamba_d_head")
-    value_dim = inner // num_heads if given in (None, "auto") else whole(raw, "mamba_d_head", MOST_CHANNELS)
+    value_dim = inner // num_heads if given in (None, "auto") else whole_number(raw, "mamba_d_head", MOST_CHANNELS)
     if num_heads * value_dim != inner:
         raise UnsupportedModel("config.json: mamba_n_heads times mamba_d_head must be mamba_expand times hidden_size")
     if num_heads % num_groups:
@@ -64,9 +67,9 @@ def granite_recurrence(raw: Raw) -> Recurrence | None:
         layers,
         num_key_heads=num_groups,
         num_heads=num_heads,
-        key_dim=whole(raw, "mamba_d_state", MOST_CHANNELS),
+        key_dim=whole_number(raw, "mamba_d_state", MOST_CHANNELS),
         value_dim=value_dim,
-        conv_width=whole(raw, "mamba_d_conv", MOST_CONV),
+        conv_width=whole_number(raw, "mamba_d_conv", MOST_CONV),
         has_conv_bias=bool(raw.get("mamba_conv_bias", True)),
         has_proj_bias=bool(raw.get("mamba_proj_bias", False)),
     )

@@ -19,7 +19,7 @@ from engine.config.model import ModelConfig, UnsupportedModel
 from engine.config.quantized import MODELOPT_FILE, read_quantized
 from engine.config.rope_keys import rope_of
 from engine.config.task import files_of_task, task_of
-from engine.config.values import MOST, number, whole
+from engine.config.values import MOST, number, whole_number
 
 MOST_LAYERS, MOST_HEADS, MOST_WIDTH = 1000, 1 << 16, 1 << 24
 """Bounds that no model comes near, so that a wrong config takes neither time nor memory."""
@@ -145,9 +145,9 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         if raw.get(other) not in OFF:
             raise UnsupportedModel(f"config.json: {other} is not supported for {name}")
     # Before anything is as long as a size says.
-    sizes: dict[str, Any] = {field: whole(raw, key, most) for field, (key, most) in SIZES.items()}
+    sizes: dict[str, Any] = {field: whole_number(raw, key, most) for field, (key, most) in SIZES.items()}
     num_heads = sizes["num_heads"]
-    num_kv_heads = whole(raw, "num_key_value_heads", MOST_HEADS, default=num_heads)
+    num_kv_heads = whole_number(raw, "num_key_value_heads", MOST_HEADS, default=num_heads)
     if num_heads % num_kv_heads:
         raise UnsupportedModel("config.json: num_attention_heads must be a multiple of num_key_value_heads")
     fields = family.fields(raw)
@@ -164,7 +164,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,
-        head_dim=whole(raw, "head_dim", MOST_WIDTH, default=sizes["hidden_size"] // num_heads),
+        head_dim=whole_number(raw, "head_dim", MOST_WIDTH, default=sizes["hidden_size"] // num_heads),
         rms_norm_eps=number(raw, "rms_norm_eps", 1e-6),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         windows=_windows(family, raw),
@@ -184,7 +184,7 @@ def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
     Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
     """
     size, named = (
-        whole(raw, "hidden_size", MOST_WIDTH, default=whole(raw, "dim", MOST_WIDTH, default=1)),
+        whole_number(raw, "hidden_size", MOST_WIDTH, default=whole_number(raw, "dim", MOST_WIDTH, default=1)),
         raw.get("matryoshka_dimensions"),
     )
     if not named:
@@ -203,7 +203,7 @@ def _windows(family: Family, raw: dict[str, Any]) -> tuple[int | None, ...]:
     if window is None or not raw.get("use_sliding_window", False):
         return ()
     num_layers = raw["num_hidden_layers"]
-    window = whole(raw, "sliding_window")
+    window = whole_number(raw, "sliding_window")
     kinds = raw.get("layer_types") or family.kinds(raw)
     known = {FULL: None, SLIDING: window}
     if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in (FULL, SLIDING) for kind in kinds):

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from engine.config.model import RopeParameters, UnsupportedModel
-from engine.config.values import number, whole
+from engine.config.values import number, whole_number
 
 Raw = dict[str, Any]
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
@@ -77,7 +77,7 @@ def _rope(raw: Raw, scaling: Raw) -> RopeParameters:
     kind = "longrope" if kind == "su" else kind  # as Phi-3's first configs have it
     if not isinstance(kind, str) or kind not in KINDS:
         raise UnsupportedModel(f"config.json: rope type is {kind!r}; supported: {', '.join(KINDS)}")
-    positions = whole(raw, "max_position_embeddings")
+    positions = whole_number(raw, "max_position_embeddings")
     if kind == "longrope" and scaling.get("original_max_position_embeddings") is None:
         scaling = scaling | {"original_max_position_embeddings": raw.get("original_max_position_embeddings")}
         if scaling["original_max_position_embeddings"] is None:
@@ -111,7 +111,9 @@ def _rope(raw: Raw, scaling: Raw) -> RopeParameters:
 
 
 def _head_dim(raw: Raw) -> int:
-    return whole(raw, "head_dim", default=whole(raw, "hidden_size") // whole(raw, "num_attention_heads"))
+    return whole_number(
+        raw, "head_dim", default=whole_number(raw, "hidden_size") // whole_number(raw, "num_attention_heads")
+    )
 
 
 def _rotary_dim(raw: Raw, scaling: Raw) -> int:

@@ -26,7 +26,7 @@ def number(raw: Mapping[str, Any], key: str, default: float, *, above: float = -
     return float(value)
 
 
-def whole(raw: Mapping[str, Any], key: str, most: int = MOST, default: int | None = None) -> int:
+def whole_number(raw: Mapping[str, Any], key: str, most: int = MOST, default: int | None = None) -> int:
     """Return the whole number of a key, from 1 to most, or the default where the key is missing or null.
 
     default: None: the key must be there.

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.config import EngineConfig, ModelConfig, UnsupportedModel
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.attention import PagedAttention
-from engine.cuda.memory import explained
+from engine.cuda.memory import explain_out_of_memory
 from engine.cuda.setup import build_with, check_model
 from engine.device import Device
 from engine.models.decoder import Batch
@@ -83,7 +83,7 @@ def build_general_cuda(
     Raises SetupError: when weights, adapters and cache do not fit on the GPU.
     Raises UnsupportedModel: when the kernels cannot compute one of the model's layers.
     """
-    with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
+    with explain_out_of_memory("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
         found, decoder = load_general(config.model_dir, model, dtype, accelerator.device)
     seen = kernels_config(found, decoder.layers)
     check_model(seen, dtype)

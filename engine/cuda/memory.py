@@ -25,7 +25,7 @@ class Division(NamedTuple):
     adapters: int
 
 
-def divide(
+def divide_memory(
     memory: MemoryCounts, peak_bytes: int, fraction: float, kv_cache_bytes: int | None, adapter_bytes: int | None
 ) -> Division:
     """Divide the memory that steps leave between the KV cache and adapters.
@@ -59,7 +59,7 @@ def divide(
 
 
 @contextmanager
-def explained(doing: str, advice: str) -> Iterator[None]:
+def explain_out_of_memory(doing: str, advice: str) -> Iterator[None]:
     """Turn an out-of-memory error in the block into a SetupError that says what was being done, and what to change."""
     try:
         yield

@@ -14,7 +14,7 @@ from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedCache
 from engine.cuda.copies import SideCopies
 from engine.cuda.graphs import StepLimits
-from engine.cuda.memory import divide, explained
+from engine.cuda.memory import divide_memory, explain_out_of_memory
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
@@ -44,7 +44,7 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
     from engine.models.checkpoint import load_weights  # benchmarks of random weights need no safetensors
 
     check_model(model, dtype)
-    with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
+    with explain_out_of_memory("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
         if config.quantization == "none":
             weights = load_weights(
                 config.model_dir, model, dtype, accelerator.device, TritonNorm, make_grouped=triton_grouped
@@ -108,13 +108,13 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     longest = min(config.max_model_len or model.max_position, model.max_position)
     limits, layout = step_limits(config, longest), layout_for(config, model)
     advice = "lower LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN"
-    with explained("first steps were computed", advice):
+    with explain_out_of_memory("first steps were computed", advice):
         sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
         peak_bytes = peak_of_largest_steps(
             accelerator, decoder, slots, sampler, limits, config.block_size, layout, in_float8=in_float8
         )
     memory = accelerator.memory()
-    division = divide(
+    division = divide_memory(
         memory, peak_bytes, config.gpu_memory_fraction, config.kv_cache_bytes, config.adapter_device_bytes
     )
     log.info("memory in bytes: %d of %d used, %d for steps, %s", memory.used, memory.total, peak_bytes, division)
@@ -126,16 +126,20 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     max_model_len = context_length(config, model, num_blocks, layout)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
-        with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
+        with explain_out_of_memory(
+            "the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"
+        ):
             sizes = num_blocks, config.block_size, max_model_len
             cache = PagedCache(model, *sizes, dtype, device, layout=layout, in_float8=in_float8)
             states = None
             if model.recurrence is not None:
                 states = StateTable(model.recurrence, model.rms_norm_eps, num_state_slots, device)
-        with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
+        with explain_out_of_memory(
+            "graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"
+        ):
             final = step_limits(config, max_model_len)
             path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs, states=states)
-        with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
+        with explain_out_of_memory("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
             copies.reserve(division.adapters)  # last: a capture gives unused memory back to the driver
         return path
 

@@ -32,7 +32,7 @@ REWORDED = {
 }
 
 
-def lark(grammar: Grammar) -> str:
+def lark_source(grammar: Grammar) -> str:
     """Return a grammar in Lark. The text may still not compile.
 
     Raises Unenforceable: when the grammar is too long, nested too deeply, or cannot be enforced.

@@ -29,7 +29,7 @@ def call_rules(source: str) -> str:
     return "\n".join(rules)
 
 
-def parts(source: str) -> list[tuple[str, str]]:
+def call_parts(source: str) -> list[tuple[str, str]]:
     """Return (label, rules) of a `CallGrammar`'s schemas, each as a grammar of its own, to find the one at fault."""
     wanted = _grammar(source)
     found = [(tool.label, _arguments(tool, "start", "input")) for tool in wanted.tools]

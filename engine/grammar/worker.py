@@ -28,8 +28,8 @@ from engine.grammar.limits import (
     COMPILER_NICENESS,
     PARSER_LIMITS,
 )
-from engine.grammar.source import error_message, lark
-from engine.grammar.tool_calls import parts as call_parts
+from engine.grammar.source import error_message, lark_source
+from engine.grammar.tool_calls import call_parts
 from engine.grammar.vocabulary import load_vocabulary
 from engine.protocol import Grammar
 
@@ -63,7 +63,7 @@ def main() -> None:
 def judge(vocabulary: LLTokenizer, grammar: Grammar) -> Verdict:
     """Compile a grammar, and compute its first mask: an empty language and a hopeless grammar show there."""
     try:
-        text = lark(grammar)
+        text = lark_source(grammar)
     except Unenforceable as error:
         return Verdict(error=str(error), label=error.label)
     whole = _fault(vocabulary, text)

@@ -18,7 +18,7 @@ from adapters.ref import content_key, digest_of
 from adapters.store import AdapterStore
 from gateway.adapters.uploads import Uploads
 from gateway.db.adapters.adapter_imports import expire_imports
-from gateway.db.adapters.contents import owners, store_exclusive
+from gateway.db.adapters.contents import content_owners, store_exclusive
 from gateway.db.pool import Database
 from gateway.db.turns import COLLECTING, Turn
 from gateway.support.worker import Worker
@@ -86,14 +86,14 @@ class Collector(Worker):
         resident: keys on engines.
         """
         async with self._database.acquire() as conn:
-            known = await owners(conn, {*stored, *map(digest_of, resident)})
+            known = await content_owners(conn, {*stored, *map(digest_of, resident)})
         needed = set(known)  # a digest alone is a key, too
         needed.update(content_key(tenant, digest) for digest, tenants in known.items() for tenant in tenants)
         return {*stored, *resident} - needed
 
     async def _remove(self, digest: str) -> bool:
         async with self._database.acquire() as conn, store_exclusive(conn):
-            if await owners(conn, [digest]):
+            if await content_owners(conn, [digest]):
                 return False
             try:
                 await asyncio.to_thread(self._store.remove, digest)

@@ -27,7 +27,7 @@ from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import begin_if_due, import_over
 from gateway.adapters.inspection_queue import InspectionQueue
-from gateway.adapters.presence import heartbeats
+from gateway.adapters.presence import keep_alive
 from gateway.adapters.prober import Prober
 from gateway.adapters.workspace import Leftovers, workspace
 from gateway.db.adapters import adapter_imports
@@ -138,7 +138,7 @@ class Intake:
         Raises Overloaded: when the store does not answer, the disk is full, or too many imports wait.
         """
         try:
-            async with heartbeats(lambda: self._touch(imported)):
+            async with keep_alive(lambda: self._touch(imported)):
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def heartbeats(touch: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+async def keep_alive(touch: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
     """Call `touch` every few seconds as long as the context lasts. A database that is away does not end the work."""
     beating = Worker(touch, EVERY_S, name="sign of life", rests_first=True)
     beating.start()

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from adapters.ref import content_key
-from gateway.adapters.presence import heartbeats
+from gateway.adapters.presence import keep_alive
 from gateway.db.adapters import probes
 from gateway.db.adapters.probes import MAX_PROBES, ToProbe
 from gateway.db.due_work import RARELY_S
@@ -93,7 +93,7 @@ class Prober(Worker):
                 await probes.touch_claim(conn, claimed.adapter_id, claimed.version)
 
         try:
-            async with heartbeats(touch):
+            async with keep_alive(touch):
                 found = await self._probe(claimed.base_digest, content_key(claimed.project_id, claimed.digest))
         except InvalidRequest as refusal:
             await self._reject(claimed, refusal.message)

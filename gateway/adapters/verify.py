@@ -11,7 +11,7 @@ import msgspec
 
 from adapters.errors import AdapterMissing, AdapterRejected, StoreFailure
 from adapters.store import AdapterStore
-from gateway.db.adapters.contents import Reference, owners, references
+from gateway.db.adapters.contents import Reference, content_owners, content_references
 from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, Overloaded
 
@@ -81,8 +81,8 @@ class Verifier:
         # Listed before the tables are read: content that is referred to since then is no orphan.
         stored = await _in(executor, self._store.digests)
         async with self._database.acquire() as conn:
-            known = await owners(conn, stored)
-            needed = await references(conn, organization_id)
+            known = await content_owners(conn, stored)
+            needed = await content_references(conn, organization_id)
         found: dict[str, str | None] = {}
         for digest in {reference.digest for reference in needed}:
             found[digest] = await _in(executor, _check, self._store, digest)

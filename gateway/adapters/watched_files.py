@@ -75,7 +75,7 @@ def find_adapters(root: Path, max_bytes: int) -> list[AdapterFiles]:
     return found[:MAX_FOLDERS]
 
 
-def read(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
+def read_and_copy(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
     """Return the fingerprint of the bytes of an adapter's two files, and copy both to the folder `into` if it is given.
 
     Return None if the files are not those that were seen, or change meanwhile.

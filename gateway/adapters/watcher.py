@@ -21,7 +21,7 @@ import structlog
 from adapters.ref import check_adapter_name
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import check_not_paused
-from gateway.adapters.watched_files import AdapterFiles, find_adapters, read
+from gateway.adapters.watched_files import AdapterFiles, find_adapters, read_and_copy
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.adapters.watched import Tenant, bind_folder, note_taken, taken_fingerprint
@@ -175,7 +175,7 @@ class Watcher(Worker):
         return "settled"
 
     async def _read(self, seen: AdapterFiles, into: Path | None) -> str | None:
-        return await asyncio.to_thread(read, self._folder, seen, into)
+        return await asyncio.to_thread(read_and_copy, self._folder, seen, into)
 
     async def _import(self, tenant: Tenant, seen: AdapterFiles, folder: Path) -> bool:
         """Import a folder. Return False where the import ended for reasons other than the files."""

@@ -25,7 +25,7 @@ MARKUP = '<>"`\\'
 UnixTime = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
 
 
-def author(actor: Actor) -> Author:
+def audit_author(actor: Actor) -> Author:
     """Return the actor in the form in which the audit log names authors."""
     return Author(
         organization_id=actor.organization_id,
@@ -62,7 +62,7 @@ def check_address(address: str, param: str) -> None:
         raise wrong_value(param, f"it must not hold spaces, control characters or any of {MARKUP}")
 
 
-def seconds(time: datetime.datetime) -> int:
+def unix_seconds(time: datetime.datetime) -> int:
     """Return a time as whole Unix seconds."""
     return int(time.timestamp())
 
@@ -72,12 +72,12 @@ def seconds_or_none(time: datetime.datetime | None) -> int | None:
     return int(time.timestamp()) if time else None
 
 
-def instant(unix_s: int) -> datetime.datetime:
+def utc_time(unix_s: int) -> datetime.datetime:
     """Return the time, in UTC, of Unix seconds."""
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
 
 
-def expiry(expires_at: int | None) -> datetime.datetime | None:
+def expiry_time(expires_at: int | None) -> datetime.datetime | None:
     """Return the time of an expiry in Unix seconds.
 
     expires_at: None: there is no expiry, and None is returned.
@@ -86,7 +86,7 @@ def expiry(expires_at: int | None) -> datetime.datetime | None:
     """
     if expires_at is None:
         return None
-    at = instant(expires_at)
+    at = utc_time(expires_at)
     if at <= datetime.datetime.now(datetime.UTC):
         raise wrong_value("expires_at", "this time has passed")
     return at

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.agent.commands import address
 from gateway.agent.launcher import Ask, Spot
-from gateway.support.host import allow, engine_address, host_keys, link_folder
+from gateway.support.host import allow_keys, engine_address, host_keys, link_folder
 
 
 class Door(Protocol):
@@ -65,4 +65,4 @@ class LinkDoor:
 
     def admit(self, public_keys: Iterable[str]) -> None:
         """Write the list of keys whose holders engines allow to connect."""
-        allow(self._data_dir, public_keys)
+        allow_keys(self._data_dir, public_keys)

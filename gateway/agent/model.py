@@ -36,7 +36,7 @@ def prepare_model(
     """
     with as_root():
         process = subprocess.Popen(
-            preparation(settings),
+            preparation_command(settings),
             env=os.environ | environ_of(account, settings.home_dir),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -66,7 +66,7 @@ def prepare_model(
     return Path(folder)
 
 
-def preparation(settings: Settings, *, converts: bool = False) -> list[str]:
+def preparation_command(settings: Settings, *, converts: bool = False) -> list[str]:
     """Return the command that prepares settings.model and prints its folder; progress and reasons go to its stderr.
 
     converts: a GGUF file's weights become safetensors, which servers of other makers read, in a folder of their own.

@@ -14,7 +14,7 @@ import msgspec
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from engine.config.gguf_file import gguf_of, read_gguf
 from gateway.agent.hardware import Hardware, has_bf16
-from gateway.agent.model import ModelNotPrepared, preparation, why_not
+from gateway.agent.model import ModelNotPrepared, preparation_command, why_not
 from gateway.agent.servers.adapters import num_file_bytes
 from gateway.agent.servers.footprint import footprint, model_file
 from gateway.db.pools.revisions import RevisionRow
@@ -54,7 +54,7 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
     Raises ModelNotPrepared: when no engine of this host could serve the model; the error has the reason.
     """
     settings = msgspec.structs.replace(settings, model=revision.model, model_name="")
-    command = preparation(settings, converts=needs_safetensors(revision.driver))
+    command = preparation_command(settings, converts=needs_safetensors(revision.driver))
     folder = await _fetch(command, report)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})

@@ -19,7 +19,7 @@ from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, 
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.used import Used
 from gateway.backends.waiting_room import WaitingRoom
-from gateway.domain.balancing.answer_times import paces
+from gateway.domain.balancing.answer_times import capacity_factors
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
@@ -348,7 +348,9 @@ class PoolRevision:
         now_s = time.monotonic()
         if now_s - self._paced_s >= PACE_S:
             self._paced_s = now_s
-            self._balancer.pace(paces({each.id: each.backend.usual_ms() for each in self._replicas.values()}))
+            self._balancer.pace(
+                capacity_factors({each.id: each.backend.usual_ms() for each in self._replicas.values()})
+            )
 
     def _count_places(self) -> None:
         """Set the bounds and features of the ready replicas, and the number of requests that all take at once."""

@@ -18,7 +18,7 @@ import msgspec
 from adapters.errors import AdapterDamaged, AdapterMissing, StoreFailure
 from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import JOURNAL, MANIFEST, BackupError, BackupManifest, read_manifest
-from gateway.backup.restore import bring_up_to_date, check_backup, marked, restore_backup
+from gateway.backup.restore import bring_up_to_date, check_backup, restore_backup, restore_marker
 from gateway.backup.take import Installation
 from gateway.db.content.sealed import newest_sealed, whole_parts
 from gateway.db.organization import audit
@@ -29,7 +29,7 @@ from gateway.domain.content.keys import BadContentKey, parse_keys
 from gateway.domain.errors import ContentUnreadable
 from gateway.files.content import PIECE_BYTES
 from gateway.metering.again import HeldUsage, bill_again, difference_tokens, held_usage
-from gateway.postgres.dump import contents, last_change, read_contents
+from gateway.postgres.dump import content_digests, last_change, read_contents
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.postgres.point_in_time import RecoveredPostgres, as_of, remove_database
 from gateway.support.cipher import Cipher, Place, Sealed
@@ -123,7 +123,7 @@ class Drill:
         postgres = EmbeddedPostgres(data_dir, report=self._report)
         dsn = postgres.start()
         try:
-            with marked(data_dir, installation.key_files, folder) as mark:
+            with restore_marker(data_dir, installation.key_files, folder) as mark:
                 await restore_backup(
                     folder, manifest, installation, Dsns(dsn, dsn), mark, force=False, report=self._report
                 )
@@ -186,7 +186,7 @@ class Drill:
     ) -> DrillReport:
         self._report("checks")
         began_s = time.monotonic()
-        before = await contents(dsn)
+        before = await content_digests(dsn)
         findings.append(await _of_schema(dsn, before.migrations))
         async with await Database.connect(dsn) as database:
             async with database.acquire() as conn:

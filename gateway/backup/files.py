@@ -14,7 +14,7 @@ from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
 from gateway.backup.manifest import ADAPTERS, COPY_BYTES, KEYS, TENANTS_FILES
 from gateway.files.pieces import Pieces
-from gateway.support.process import make_private_folder, naming, write_private
+from gateway.support.process import make_private_folder, naming_file, write_private
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
@@ -71,7 +71,7 @@ def copy_keys(key_files: Iterable[Path], backup: Path) -> None:
 def write_durably(source: IO[bytes], target: Path) -> None:
     """Write a new file, readable by its owner alone, on disk when this returns."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with naming(target), os.fdopen(descriptor, "wb") as writer:
+    with naming_file(target), os.fdopen(descriptor, "wb") as writer:
         shutil.copyfileobj(source, writer, COPY_BYTES)
         writer.flush()
         os.fsync(writer.fileno())

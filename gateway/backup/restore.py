@@ -29,7 +29,7 @@ from gateway.postgres.dump import (
     Contents,
     DumpFailed,
     cancel_batches,
-    contents,
+    content_digests,
     drop_everything,
     is_empty,
     named_parts,
@@ -102,7 +102,7 @@ class RestoreMark:
 
 
 @contextmanager
-def marked(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
+def restore_marker(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
     """Put the marker around all steps of a restore, in a data folder whose lock the caller holds.
 
     key_files: the files that a first start makes.
@@ -134,7 +134,7 @@ async def restore_backup(
 
     Blocks its event loop: a process of its own does nothing else.
     dsns: the owner restores; where gateways have another role, that role gets its rights.
-    mark: the marker of `marked`.
+    mark: the marker of `restore_marker`.
     force: True: the present database and keys are replaced.
     report: called with a sentence at each step.
 
@@ -177,7 +177,7 @@ async def _restore(
         restore(dsns.owner, folder / DATABASE)
     except DumpFailed as error:
         raise BackupError(str(error)) from None
-    _compare(manifest.contents, await contents(dsns.owner))
+    _compare(manifest.contents, await content_digests(dsns.owner))
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await bring_up_to_date(dsns)
     await cancel_batches(dsns.owner)

@@ -29,7 +29,7 @@ from gateway.backup.manifest import (
 )
 from gateway.db.schema_files import schema_names
 from gateway.files.pieces import Pieces
-from gateway.postgres.dump import DumpFailed, Snapshot, dump, snapshot
+from gateway.postgres.dump import DumpFailed, Snapshot, database_snapshot, dump
 from gateway.support.process import write_private
 
 
@@ -73,7 +73,7 @@ async def _take(
     report("files")
     copy_pieces(installation.pieces, folder)
     report("database")
-    async with snapshot(dsn) as moment:
+    async with database_snapshot(dsn) as moment:
         _dump(moment, dsn, folder)
     missing = copy_adapters(store, moment.contents.digests, folder)
     copy_pieces(installation.pieces, folder)

@@ -127,7 +127,7 @@ class Dispatcher:
                     self._begin(batch, stage, now_s)
         if not self._room("running"):
             async with self._tools.database.acquire() as conn:
-                standings = await db.standings(conn)
+                standings = await db.project_standings(conn)
             feed, working = self._tools.feed, list(self._working.values())
             work = gives_place(working, standings, now_s, is_urgent=feed.is_urgent, hopeless=feed.hopeless)
             if work is not None:

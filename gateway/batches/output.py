@@ -37,7 +37,7 @@ def read_line(line: bytes) -> tuple[str, bytes]:
     return found.custom_id, bytes(found.body)
 
 
-def replied(id: str, custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
+def reply_line(id: str, custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
     """Return the line of a request that was answered, be it with an error. body: JSON."""
     response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body)}
     return _line({"id": id, "custom_id": custom_id, "response": response, "error": None})

@@ -14,7 +14,7 @@ import structlog
 
 from gateway.batches.feed import Asker, Place, base_of, work_of
 from gateway.batches.lines import LineReader
-from gateway.batches.output import line_id, read_line, reason_of, replied
+from gateway.batches.output import line_id, read_line, reason_of, reply_line
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
@@ -24,7 +24,7 @@ from gateway.db.pool import FAILURES
 from gateway.domain.batches.line import BatchLine, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
-from gateway.http.error_body import body_of, unexpected
+from gateway.http.error_body import body_of, unexpected_error
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -206,8 +206,8 @@ class RunningLines:
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:
             log.exception("batch_line_failed", batch=batch.id, number=line.number)
-            reply = LineReply(status=500, body=msgspec.json.encode(body_of(unexpected(request_id))))
-        text = replied(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
+            reply = LineReply(status=500, body=msgspec.json.encode(body_of(unexpected_error(request_id))))
+        text = reply_line(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
         sealed = self._tools.cipher.seal(text, result_place(batch.project_id, batch.id, line.number))
         work = work_of(reply.input_tokens, reply.output_tokens)
         self._asker.done(line.model, work)

@@ -27,7 +27,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from engine.config import ModelConfig, load_model_config
-from gateway.bench.client import Job, Reply, ask
+from gateway.bench.client import Job, Reply, send_job
 from gateway.bench.load import WORDS, Unusable, quantile_ms
 from gateway.bench.own_server import own_server
 from gateway.settings import DEMO_MODEL_NAME
@@ -87,7 +87,7 @@ class Server:
     async def ask(self, adapter: str, max_tokens: int) -> Reply:
         """Ask for a completion by an adapter, or by the base where the name is ""."""
         model = f"{self.model}:{adapter}" if adapter else self.model
-        return await ask(self._tenant, Job(model, " ".join(WORDS), max_tokens))
+        return await send_job(self._tenant, Job(model, " ".join(WORDS), max_tokens))
 
 
 def _client(url: str, key: str) -> httpx.AsyncClient:

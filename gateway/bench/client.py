@@ -61,7 +61,7 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
+async def send_job(client: httpx.AsyncClient, job: Job) -> Reply:
     """Send a job and return the timed reply.
 
     Raises Failed: when the server does not answer as asked.

@@ -33,7 +33,7 @@ from gateway.domain.tenancy.keys import new_key
 from gateway.pools.first_pool import make_pool
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
-from gateway.support.host import allow, host_keys, link_folder
+from gateway.support.host import allow_keys, host_keys, link_folder
 
 MODEL_NAME = "bench"
 STARTUP_S = 300.0
@@ -100,7 +100,7 @@ def running(
         public_key, engines = None, list[subprocess.Popen[bytes]]()
         if over_tcp:
             endpoints, public_key = [f"tcp://127.0.0.1:{free_port()}"], host_keys(folder).public
-            allow(folder, [public_key])
+            allow_keys(folder, [public_key])
             engine_flags = (*engine_flags, "--link-dir", str(link_folder(folder)))
         for number, endpoint in enumerate(endpoints):
             engine = ("engine.fake", "--endpoint", endpoint, "--model-dir", str(model_dir))

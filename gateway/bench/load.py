@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx
 import msgspec
 
-from gateway.bench.client import Failed, Job, Reply, ask, in_words
+from gateway.bench.client import Failed, Job, Reply, in_words, send_job
 
 WORDS = ("stone", "river", "green", "bird", "turns", "over", "the", "old", "harbor", "while", "seven", "quiet")
 
@@ -58,7 +58,7 @@ async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
     """
     for model in dict.fromkeys(models):
         try:
-            await ask(client, Job(model, "Hello", 1))
+            await send_job(client, Job(model, "Hello", 1))
         except Failed as error:
             raise Unusable(f"{model} does not answer: {error}") from None
         except httpx.ConnectError:
@@ -76,7 +76,7 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
     async def stream() -> None:
         for job in waiting:
             try:
-                replies.append(await ask(client, job))
+                replies.append(await send_job(client, job))
             except Failed as error:
                 errors.append(str(error))
             except httpx.TransportError as error:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from gateway.content.refusals import in_progress, lost, reply_not_stored, reused, unavailable
+from gateway.content.refusals import (
+    database_away_error,
+    in_progress,
+    lost_reply_error,
+    reply_not_stored,
+    reused_key_error,
+)
 from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.unanswered_claims import UnansweredClaims
 from gateway.content.watches import Watches
@@ -169,7 +175,7 @@ class Idempotency:
                 execution = self._running[slot] = Execution(self, slot, request_id)
                 return execution
             if found.fingerprint != fingerprint:
-                raise reused()
+                raise reused_key_error()
             if found.state == "running":
                 if not await self._changes_before(slot, deadline_s, WAITER_BYTES + num_bytes):
                     raise in_progress(found.request_id)
@@ -270,7 +276,7 @@ class Idempotency:
             if not isinstance(error, FAILURES):
                 raise
             log.warning("idempotency_unavailable", error=repr(error))
-            raise unavailable() from None
+            raise database_away_error() from None
 
     async def _claimed(self, conn: Connection, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
         while True:
@@ -301,7 +307,7 @@ class Idempotency:
         """
         match found.state:
             case "lost":
-                raise lost(found.request_id)
+                raise lost_reply_error(found.request_id)
             case "too_large":
                 raise reply_not_stored(found.request_id, "the reply is too large, or there was no room for it")
             case "not_allowed":
@@ -324,7 +330,7 @@ class Idempotency:
                 return await db.load_reply(conn, slot, request_id)
         except FAILURES as error:
             log.warning("idempotency_unavailable", error=repr(error))
-            raise unavailable() from None
+            raise database_away_error() from None
 
     async def _seal(self, reply: Reply, slot: Slot) -> Sealed:
         content = msgspec.msgpack.encode(reply)

@@ -10,7 +10,7 @@ from gateway.domain.errors import Conflict, InvalidRequest, Overloaded
 PARAM = "Idempotency-Key"
 
 
-def reused() -> InvalidRequest:
+def reused_key_error() -> InvalidRequest:
     """Return the error for an Idempotency-Key that was used with a different request."""
     return InvalidRequest(
         "This Idempotency-Key was already used with a different request. Use a new key, or send the same path and body "
@@ -31,7 +31,7 @@ def in_progress(request_id: str) -> Conflict:
     )
 
 
-def lost(request_id: str) -> Conflict:
+def lost_reply_error(request_id: str) -> Conflict:
     """Return the error for an Idempotency-Key whose request may have run, and whose reply was lost."""
     return Conflict(
         f"The reply to the request with this Idempotency-Key, {request_id}, was lost. The request may have been "
@@ -52,7 +52,7 @@ def reply_not_stored(request_id: str, why: str) -> Conflict:
     )
 
 
-def unavailable() -> Overloaded:
+def database_away_error() -> Overloaded:
     """Return the error for requests with an Idempotency-Key while the database cannot be reached."""
     return Overloaded(
         "Requests with an Idempotency-Key cannot be run at the moment. Try again later.", param=PARAM, retry_after_s=1.0

@@ -185,7 +185,7 @@ def _takes_away(action: str) -> bool:
     return _DEMANDING.match(action) is not None and not _FILLED.search(action)
 
 
-def report(installation: InstallationState, ours: Software) -> Report:
+def upgrade_report(installation: InstallationState, ours: Software) -> Report:
     """Return the obstacles to an upgrade to a version, and the steps that are left."""
     return Report(
         ours,
@@ -222,7 +222,7 @@ def _skew(parts: Sequence[Part], ours: Software) -> Iterable[Finding]:
         if theirs.version is None:
             message = f"{name} does not tell its version: it is older than the version that brought this command"
             yield Finding("version_unknown", False, message)
-        elif not follow(theirs.version, ours.version or ""):
+        elif not are_neighboring_versions(theirs.version, ours.version or ""):
             yield Finding(
                 "version_far",
                 True,
@@ -270,7 +270,7 @@ def _steps(installation: InstallationState, ours: Software) -> list[Step]:
     return steps
 
 
-def follow(one: str, other: str) -> bool:
+def are_neighboring_versions(one: str, other: str) -> bool:
     """Tell whether two versions are equal or follow each other, in whichever order: 0.1.3 and 0.2.0 do.
 
     A version whose numbers cannot be read follows itself alone.

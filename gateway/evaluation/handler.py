@@ -28,7 +28,7 @@ from gateway.evaluation.wire import (
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
-from gateway.http.fields import missing
+from gateway.http.fields import missing_field
 from gateway.http.shape import Example, shape
 from gateway.support.pace import Pace
 
@@ -132,7 +132,7 @@ def _listed(asked: CreateFeedback) -> list[Vote]:
         return asked.data
     for name in ("metric", "value"):
         if getattr(asked, name) is None:
-            raise missing(name)
+            raise missing_field(name)
     return [asked]
 
 

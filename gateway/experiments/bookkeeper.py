@@ -11,17 +11,17 @@ from collections.abc import Iterable
 
 import structlog
 
-from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
+from gateway.db.experiments.events import count_waiting, drop_old_requests, drop_oldest, try_lock
 from gateway.db.experiments.looks import drop_old_looks
 from gateway.db.experiments.notes import drop_silent, note_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
-from gateway.domain.experiments.allocation import exposed_units, reweighted
+from gateway.domain.experiments.allocation import exposed_units, with_weights
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import DEFAULT_ANALYSIS
 from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, close_windows, count_events
-from gateway.experiments.guardrail import judge
+from gateway.experiments.guardrail import pause_if_harmed
 from gateway.experiments.turns import HasTurn
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.support.worker import Worker
@@ -93,7 +93,7 @@ class ExperimentBookkeeper(Worker):
             await self._work()
         if self._metrics is not None:
             async with self._database.acquire() as conn:
-                now = await waiting(conn)
+                now = await count_waiting(conn)
             self._metrics.observe(now)
             self._num_waiting = now.num
 
@@ -175,7 +175,7 @@ class ExperimentBookkeeper(Worker):
             self._judged_s[each] = now_s
             try:
                 async with self._database.transaction() as conn:
-                    why = await judge(conn, each)
+                    why = await pause_if_harmed(conn, each)
             except FAILURES:
                 raise
             except Exception:  # others are judged all the same
@@ -198,5 +198,5 @@ class ExperimentBookkeeper(Worker):
                 if found is None:
                     return
                 split = Split(found.seed, b"", found.slots, tuple(found.tables), ended=tuple(found.ended))
-                changed = reweighted(split, found.next_weights, exposed_units({}))
+                changed = with_weights(split, found.next_weights, exposed_units({}))
                 await write_reweighted(conn, found.id, changed.tables, changed.slots)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.experiments.events import QueuedEvent, UnitId, lock, take, try_lock
-from gateway.db.experiments.feedback.counts import Difference, differences, drop_withdrawn, write_counted
+from gateway.db.experiments.events import QueuedEvent, UnitId, lock_sums, take_events, try_lock
+from gateway.db.experiments.feedback.counts import Difference, drop_withdrawn, vote_changes, write_counted
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
@@ -34,7 +34,16 @@ from gateway.db.experiments.units import (
 )
 from gateway.db.ledger.usage import SUPERSEDED
 from gateway.db.pool import Database, replan
-from gateway.domain.experiments.units import Changes, Event, Rows, UnitState, added, changes, folded, rows_of
+from gateway.domain.experiments.units import (
+    Changes,
+    Event,
+    Rows,
+    UnitState,
+    rows_of,
+    state_after_events,
+    table_changes,
+    with_event,
+)
 from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event, with_outcomes_before
 
 if TYPE_CHECKING:
@@ -78,11 +87,11 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     """
     if not await try_lock(conn):
         return None
-    taken = await take(conn, most)
+    taken = await take_events(conn, most)
     if not taken:
         return Counted(0)
     await replan(conn)
-    votes = await differences(
+    votes = await vote_changes(
         conn,
         {each.feedback_id for each in taken if each.feedback_id is not None},
         {each.request.request_id for each in taken if each.request is not None},
@@ -120,7 +129,7 @@ def _add_requests(units: dict[UnitId, _Unit], taken: Collection[QueuedEvent], sc
         if unit.state is None:
             unit.first.append(does)
             continue
-        state = added(unit.state, does, scope.window_us)
+        state = with_event(unit.state, does, scope.window_us)
         if state is None:
             unit.has_to_recount = True
         else:
@@ -136,7 +145,7 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
     known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
     for each, unit in new.items():
         if known.get(each) == len(unit.first):
-            unit.state = folded(unit.first, scopes[each[0]].window_us)
+            unit.state = state_after_events(unit.first, scopes[each[0]].window_us)
         unit.has_to_recount = unit.state is None
 
 
@@ -157,7 +166,7 @@ def _add_votes(
             continue
         for each, sign in ((vote.counted, -1), (vote.current, 1)):
             if each is not None and unit.state is not None:
-                unit.state = added(unit.state, vote_event(each, sign), scope.window_us)
+                unit.state = with_event(unit.state, vote_event(each, sign), scope.window_us)
         if vote.current is not None:
             counted.append((vote.unit, vote.current))
         else:
@@ -249,7 +258,7 @@ async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetim
     return Counted(len(due), frozenset(scopes))
 
 
-async def forget(database: Database, project_id: str, digest: bytes) -> int:
+async def forget_unit(database: Database, project_id: str, digest: bytes) -> int:
     """Remove all that a project's experiments know of a unit, and what the unit added to sums.
 
     Return the number of experiments that knew the unit. A request of the unit that is not in the ledger yet makes the
@@ -262,8 +271,8 @@ async def forget(database: Database, project_id: str, digest: bytes) -> int:
 
 
 async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
-    """Do as `forget` does, in the caller's transaction."""
-    await lock(conn)
+    """Do as `forget_unit` does, in the caller's transaction."""
+    await lock_sums(conn)
     units = await units_of_digest(conn, project_id, digest)
     scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in units})
     total = Total()
@@ -276,7 +285,7 @@ async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
 
 def _changes(scope: Scope, before: UnitRow, after: UnitRow) -> Changes:
     """Return the changes of the sums for a unit that changes."""
-    return changes(*(_rows(scope, each) for each in (before, after)))
+    return table_changes(*(_rows(scope, each) for each in (before, after)))
 
 
 def _rows(scope: Scope, unit: UnitRow) -> Rows:

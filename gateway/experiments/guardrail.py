@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.looks import keep_look
-from gateway.db.experiments.scopes import Scope, find_scopes, notify_webhooks, pause
+from gateway.db.experiments.scopes import Scope, find_scopes, notify_webhooks, pause_experiment
 from gateway.db.organization import audit
 from gateway.domain.experiments.definition import Experiment, Metrics
 from gateway.domain.experiments.effects import Mean
@@ -39,7 +39,7 @@ class Why(msgspec.Struct, frozen=True):
     """The finding in words, for people."""
 
 
-async def judge(conn: Connection, experiment_id: str) -> Why | None:
+async def pause_if_harmed(conn: Connection, experiment_id: str) -> Why | None:
     """Pause an experiment if one of its guardrails has found harm; return the reason, or None.
 
     It runs in the caller's transaction. Harm that a guardrail found before a person started the experiment again does
@@ -58,7 +58,7 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
     if not found:
         return None
     why = _why(scope.definition, found[0], results)
-    if not await pause(conn, scope.id, why):
+    if not await pause_experiment(conn, scope.id, why):
         return None
     look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)

@@ -23,9 +23,9 @@ from gateway.db.experiments.exposures import ExposedRequest
 from gateway.db.experiments.notes import (
     NewUnit,
     begin_batch,
-    leave,
     note_late_units,
     nothing_noted,
+    remove_gateway,
     write_notes,
 )
 from gateway.db.pool import FAILURES, UNFIT, Database
@@ -111,7 +111,7 @@ class Notes(Worker):
         if not any(each.num for each in unwritten):
             with contextlib.suppress(*FAILURES):
                 async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                    await leave(conn, self._gateway_id)
+                    await remove_gateway(conn, self._gateway_id)
 
     def exposed(self, exposure: Exposure) -> None:
         """Record the arm that a request got."""

@@ -10,7 +10,7 @@ from gateway.db.experiments.past import PastRow, PastVotes
 from gateway.domain.experiments.calibration import PastUnit
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.sums import Unit
-from gateway.domain.experiments.units import DAY_US, Event, contribution, folded
+from gateway.domain.experiments.units import DAY_US, Event, contribution, state_after_events
 from gateway.experiments.recount import request_event
 
 NOT_IN_LEDGER = frozenset({"refusal_rate", "answer_rate"})
@@ -30,7 +30,7 @@ def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
         by_unit.setdefault(row.unit, {}).setdefault(row.request_id, []).append(row)
     found = []
     for requests in by_unit.values():
-        state = folded((_event(request_id, each) for request_id, each in requests.items()), _FOR_EVER)
+        state = state_after_events((_event(request_id, each) for request_id, each in requests.items()), _FOR_EVER)
         unit = contribution(state.counts, metric) if state is not None else None
         if state is not None and unit is not None:
             found.append((state.first_us, unit))

@@ -37,9 +37,9 @@ from gateway.domain.experiments.units import (
     Event,
     UnitState,
     before_of,
-    changes,
-    folded,
     rows_of,
+    state_after_events,
+    table_changes,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
     window_us: the length of the outcome window in microseconds.
     """
     requests = (request_event(request, rows.usage.get(request.request_id, ())) for request in rows.requests)
-    return folded([*requests, *map(vote_event, rows.votes)], window_us)
+    return state_after_events([*requests, *map(vote_event, rows.votes)], window_us)
 
 
 def with_outcomes_before(
@@ -190,7 +190,7 @@ async def _compare_page(
     )
     for unit, state in states.items():
         rows_now = rows_of(state, scope.window_us, scope.own, is_closed=page[unit].is_closed)
-        expected.add(scope.id, changes(NO_ROWS, rows_now))
+        expected.add(scope.id, table_changes(NO_ROWS, rows_now))
     return num
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gateway.db.experiments.events import Waiting, waiting
+from gateway.db.experiments.events import Waiting, count_waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.segments import load_segment_sums, load_segment_units
@@ -32,7 +32,7 @@ from gateway.domain.experiments.ages import OF_ALL, AgeEffects, effects_by_age
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
 from gateway.domain.experiments.feedback.judged import both_key, judge_key
-from gateway.domain.experiments.results import Results, Tally, UnitsRow, results_of, timeline
+from gateway.domain.experiments.results import Results, Tally, UnitsRow, daily_results, results_of
 from gateway.domain.experiments.segment_values import Kind
 from gateway.domain.experiments.segments import SegmentResults, SegmentSplit, results_of_segments, splits_of
 from gateway.domain.experiments.statistics import counts
@@ -122,7 +122,7 @@ async def read_timeline(
         scope = await _scope(conn, experiment.id)
         tally = await load_tally(conn, scope, scope.definition, by_day=True)
     async with _TIMELINES:
-        days = await asyncio.to_thread(timeline, scope.definition, tally, scope.own)
+        days = await asyncio.to_thread(daily_results, scope.definition, tally, scope.own)
     return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
 
 
@@ -214,7 +214,7 @@ def names_of(definition: Experiment) -> Collection[str]:
 def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
     """Return the declared part of an epoch's units for each arm."""
     split = Split(b"", b"", b"", scope.tables)
-    return allocation.shares(split, epoch, len(scope.definition.arms))
+    return allocation.arm_shares(split, epoch, len(scope.definition.arms))
 
 
 def all_shares(scope: Scope) -> dict[int, tuple[float, ...]]:
@@ -349,5 +349,5 @@ async def _read_health(conn: Connection, experiment: HasId) -> Health:
         busy_units=tuple(BusyShare(each.digest, each.num_requests, each.num_requests / num_requests) for each in busy),
         days=days,
         days_left=max(0, scope.definition.analysis.min_days - days),
-        waiting=await waiting(conn),
+        waiting=await count_waiting(conn),
     )

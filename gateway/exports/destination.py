@@ -85,7 +85,7 @@ def check_destination(destination: Destination) -> None:
         _check_endpoint(destination.endpoint)
 
 
-def location(organization_id: str, shown: dict[str, Any]) -> str:
+def destination_text(organization_id: str, shown: dict[str, Any]) -> str:
     """Return a destination in words: a folder within the server's data folder, or the URL of a bucket."""
     if shown["type"] == "folder":
         return f"{ROOT}/{organization_id}/{shown['path']}"

@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 from gateway.exports.manifest import Manifest
 from gateway.exports.produce import Export
-from gateway.support.process import make_private_folder, naming
+from gateway.support.process import make_private_folder, naming_file
 
 
 class Place(Protocol):
@@ -67,7 +67,7 @@ class Folder:
                     await asyncio.to_thread(_write, file, chunk, path)
                 await asyncio.to_thread(_sync, file, path)
             finally:
-                with naming(path):
+                with naming_file(path):
                     file.close()
             await asyncio.to_thread(_rename, temporary, path)
         finally:
@@ -83,12 +83,12 @@ def _create(path: Path) -> IO[bytes]:
 
 
 def _write(file: IO[bytes], chunk: bytes, path: Path) -> None:
-    with naming(path):
+    with naming_file(path):
         file.write(chunk)
 
 
 def _sync(file: IO[bytes], path: Path) -> None:
-    with naming(path):
+    with naming_file(path):
         file.flush()
         os.fsync(file.fileno())
 

@@ -11,7 +11,7 @@ from litestar.params import SkipValidation
 from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.http.envelope import call_of
 from gateway.http.request.credentials import authorization_of
-from gateway.tenancy.authenticate import Authenticator, require
+from gateway.tenancy.authenticate import Authenticator, require_scope
 
 Caller = NamedDependency[SkipValidation[Principal]]
 """The type of a handler's parameter `caller`: a principal whose key has the scope that the router requires."""
@@ -29,7 +29,7 @@ def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> 
         principal = await authenticator.authenticate(authorization_of(request.scope), call.address)
         call.organization, call.tenant = principal.organization_id, principal.project_id
         call.api_key_id = principal.api_key_id
-        require(principal, scope)
+        require_scope(principal, scope)
         return principal
 
     return Provide(caller)

@@ -34,7 +34,7 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
-from gateway.http.request.coding import coding_of, refusing
+from gateway.http.request.coding import coding_of, refuse_coded_body
 from gateway.http.request.credentials import authorization_of, repeated_credential
 from gateway.http.request.head_method import HeadReply, as_get, with_head
 from gateway.http.request.paths import is_disguised, path_as_sent
@@ -225,7 +225,7 @@ class Application(Litestar):
         scope.setdefault("state", {})["call"] = call
 
         if (coding := coding_of(scope)) is not None:
-            receive = refusing(receive, coding)
+            receive = refuse_coded_body(receive, coding)
 
         async def watched_receive() -> ReceiveMessage:
             message = await receive()

@@ -72,7 +72,7 @@ def headers_of(error: GatewayError) -> dict[str, str]:
     return headers
 
 
-def unexpected(request_id: str) -> GatewayError:
+def unexpected_error(request_id: str) -> GatewayError:
     """Return the error that a client sees for an error in the gateway: it says only how to report it."""
     return GatewayError(
         f"The server had an error while processing your request. Its request id is {request_id}.",

@@ -20,7 +20,7 @@ from gateway.domain.errors import (
     shortened,
 )
 from gateway.http.envelope import call_of
-from gateway.http.error_body import headers_of, unexpected
+from gateway.http.error_body import headers_of, unexpected_error
 from gateway.http.request.paths import path_as_sent
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ def _conflict(request: Request[Any, Any, Any], error: Exception) -> Response[byt
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     request_id = call_of(request.scope).request_id
     log.error("request_failed", request_id=request_id, exc_info=error)
-    return _render(request, unexpected(request_id), 500, {})
+    return _render(request, unexpected_error(request_id), 500, {})
 
 
 def _render(

@@ -89,12 +89,12 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest(_no_json(body, str(error)), code="invalid_json") from None
 
 
-def invalid(message: str, param: str) -> InvalidRequest:
+def invalid_field(message: str, param: str) -> InvalidRequest:
     """Return the error for a field with a value that is not allowed. param: the field."""
     return InvalidRequest(message, param=param, code="invalid_value")
 
 
-def missing(param: str) -> InvalidRequest:
+def missing_field(param: str) -> InvalidRequest:
     """Return the error for a request that lacks a required field."""
     return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
@@ -112,7 +112,7 @@ def check_depth(value: Any, field: str) -> None:
         level = [below for each in within for below in _below(each)]
         if not level:
             return
-    raise invalid(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
+    raise invalid_field(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
 
 
 def _below(value: dict[str, Any] | list[Any]) -> Iterable[Any]:

@@ -14,7 +14,7 @@ from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 from gateway.domain.errors import ClientGone, GatewayError
 from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import Call, call_of
-from gateway.http.error_body import body_of, unexpected
+from gateway.http.error_body import body_of, unexpected_error
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +161,7 @@ class _EventStream(ASGIResponse, Generic[T]):
         except Exception:
             log.exception("stream_failed", request_id=call.request_id)
             call.error = "internal_error"
-            last = self._failed(unexpected(call.request_id))
+            last = self._failed(unexpected_error(call.request_id))
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 

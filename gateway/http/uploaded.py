@@ -14,7 +14,7 @@ from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from gateway.domain.errors import BodyTooLarge, InvalidRequest
-from gateway.http.fields import missing
+from gateway.http.fields import missing_field
 
 IDLE_S = 30.0
 """Seconds without a byte after which an upload ends, since its client may have left and the bytes take room."""
@@ -53,7 +53,7 @@ async def receive_form(
     receiver = _Receiver(sink, file, fields, max_bytes)
     try:
         with PushMultipartParser(options["boundary"], max_segment_count=len(fields) + 2) as parser:
-            async for chunk in limited(request, max_bytes + ROOM_FOR_FIELDS):
+            async for chunk in bounded_chunks(request, max_bytes + ROOM_FOR_FIELDS):
                 for event in parser.parse(chunk):
                     await receiver.take(event)
     except MultipartError as error:
@@ -61,7 +61,7 @@ async def receive_form(
     return receiver.result()
 
 
-async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
+async def bounded_chunks(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
     """Yield the chunks of a request's body as they come.
 
     Raises BodyTooLarge: when more than max_bytes come.
@@ -127,7 +127,7 @@ class _Receiver:
 
     def result(self) -> Received:
         if self._name is None:
-            raise missing(self._file)
+            raise missing_field(self._file)
         return Received({name: value.decode(errors="replace") for name, value in self._values.items()}, self._name)
 
     def _begin(self, segment: MultipartSegment) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from gateway.domain.limits.clock import DatabaseClock
-from gateway.domain.limits.exchange import Ask, Exchange, Stale, ask, fill
+from gateway.domain.limits.exchange import Ask, Exchange, Stale, begin_reservation, grant_waiting
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import Limit
 from gateway.domain.limits.slices import Key, Reservation, Shortage
@@ -122,7 +122,7 @@ class Keeper:
         Return None if PostgreSQL does not answer in time.
         """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
-        asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
+        asked = begin_reservation(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
         answered = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, answered))
         self._wake.set()
@@ -196,7 +196,7 @@ class Keeper:
         filled: list[tuple[Ask, asyncio.Future[None]]] = []
         rest: list[tuple[Ask, asyncio.Future[None]]] = []
         for each in self._waiting:
-            (filled if is_known and fill(self.holdings, each[0]) else rest).append(each)
+            (filled if is_known and grant_waiting(self.holdings, each[0]) else rest).append(each)
         self._waiting = []
         self._answer(filled)
         return rest

@@ -15,7 +15,7 @@ from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.limits.crowd import Crowd
 from gateway.domain.limits.exchange import Stale
 from gateway.domain.limits.holdings import Row
-from gateway.domain.limits.refusal import Headers, refusal, standing
+from gateway.domain.limits.refusal import Headers, rate_limit_headers, refusal
 from gateway.domain.limits.slices import Reservation
 from gateway.domain.limits.store import LeaseStore
 from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Price, Prices, Work
@@ -130,7 +130,10 @@ class Limiter:
         if reservation is None:
             return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), close)
         return Admission(
-            reservation.cap, reservation.instant_ns, standing(reservation.entries, reservation.instant_ns), close
+            reservation.cap,
+            reservation.instant_ns,
+            rate_limit_headers(reservation.entries, reservation.instant_ns),
+            close,
         )
 
     async def admit_shadow(
@@ -207,7 +210,7 @@ class Limiter:
             if wait_s is None:
                 entries = self._keeper.holdings.entries(limits, self.clock.now_ns())
                 currency = self._prices.currency(principal.organization_id)
-                raise refusal(answer, standing(entries, answer.now_ns), currency)
+                raise refusal(answer, rate_limit_headers(entries, answer.now_ns), currency)
             await asyncio.sleep(wait_s)
         raise _unavailable()
 

@@ -9,7 +9,7 @@ import msgspec
 from gateway.backends.base import Message
 from gateway.content.transcript import LoggedCall, LoggedMessage
 from gateway.domain.errors import InvalidRequest, shortened
-from gateway.http.fields import check_depth, invalid, missing
+from gateway.http.fields import check_depth, invalid_field, missing_field
 from gateway.messages.blocks import InputBlock, ResultBlock, SystemBlock
 from gateway.messages.wire import ContextManagement, MessageParam, System, ThinkingTurns
 
@@ -86,7 +86,7 @@ def template_turns(
             messages.pop()  # there is nothing to go on with
             continues = False
         elif messages[-1]["content"] != messages[-1]["content"].rstrip():
-            raise invalid("The content of the last assistant message cannot end with white space.", "messages")
+            raise invalid_field("The content of the last assistant message cannot end with white space.", "messages")
     _clear_thinking(messages, management)
     return Turns(messages, continues)
 
@@ -159,7 +159,7 @@ class _Building:
         """
         if self._unanswered:
             call_id = shortened(next(iter(self._unanswered)))
-            raise invalid(
+            raise invalid_field(
                 f"The 'tool_use' block with the id '{call_id}' has no 'tool_result' block in the next message.", path
             )
 
@@ -169,7 +169,7 @@ class _Building:
             if block.type != "tool_result":
                 continue
             if block.tool_use_id not in self._unanswered:
-                raise invalid(
+                raise invalid_field(
                     f"No 'tool_use' block of the previous message has the id '{shortened(block.tool_use_id or '')}'.",
                     f"{where}.tool_use_id",
                 )
@@ -191,7 +191,7 @@ class _Building:
             if block.type == "tool_use":
                 assert block.id is not None and block.name is not None
                 if block.id in self._unanswered:
-                    raise invalid(f"The id '{shortened(block.id)}' is used by another call.", f"{where}.id")
+                    raise invalid_field(f"The id '{shortened(block.id)}' is used by another call.", f"{where}.id")
                 self._unanswered[block.id] = block.name
                 function = {"name": block.name, "arguments": block.input}
                 message.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": function})
@@ -243,15 +243,19 @@ def _check(block: InputBlock, role: str, path: str) -> None:
             code="unsupported_value",
         )
     if role not in _ROLES[block.type]:
-        raise invalid(f"Blocks of the type '{block.type}' do not belong to the role '{role}'.", f"{path}.type")
+        raise invalid_field(f"Blocks of the type '{block.type}' do not belong to the role '{role}'.", f"{path}.type")
     for field, types in _FIELDS.items():
         if block.type not in types and getattr(block, field) is not None:
-            raise invalid(f"'{path}.{field}' does not belong to blocks of the type '{block.type}'.", f"{path}.{field}")
+            raise invalid_field(
+                f"'{path}.{field}' does not belong to blocks of the type '{block.type}'.", f"{path}.{field}"
+            )
         if block.type in types and field not in ("content", "is_error", "data") and getattr(block, field) is None:
-            raise missing(f"{path}.{field}")
+            raise missing_field(f"{path}.{field}")
     for field in ("source", "title", "context", "file_id", "server_name"):
         if getattr(block, field) is not None:
-            raise invalid(f"'{path}.{field}' does not belong to blocks of the type '{block.type}'.", f"{path}.{field}")
+            raise invalid_field(
+                f"'{path}.{field}' does not belong to blocks of the type '{block.type}'.", f"{path}.{field}"
+            )
     if block.input is not None:
         check_depth(block.input, f"{path}.input")
 
@@ -278,5 +282,5 @@ def _result_texts(parts: Sequence[ResultBlock], path: str) -> Iterator[str]:
                 code="unsupported_value",
             )
         if part.text is None:
-            raise missing(f"{where}.text")
+            raise missing_field(f"{where}.text")
         yield part.text

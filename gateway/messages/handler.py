@@ -25,7 +25,7 @@ from gateway.messages.options import check_options, conversation_of, is_to_think
 from gateway.messages.reply import MessageEvents, Reply
 from gateway.messages.thinking import Signatures
 from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import ExperimentFields
@@ -73,7 +73,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         )
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
-        attach(call, run)
+        attach_run(call, run)
         omits_thinking = wire.thinking is not None and wire.thinking.display == "omitted"
         sign = signatures.sign_omitted if omits_thinking else signatures.sign
         is_thinking = run.has_begun_to_think

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.protocol import Grammar, SamplingParams
 from gateway.domain.adapters.defaults import SAMPLING
-from gateway.http.fields import as_json, check_depth, invalid, missing, refuse_unsupported
+from gateway.http.fields import as_json, check_depth, invalid_field, missing_field, refuse_unsupported
 from gateway.messages.conversation import CheckSignature, template_turns
 from gateway.messages.tools import message_tools
 from gateway.messages.wire import COUNT_NO_EFFECT, NO_EFFECT, CreateMessage, OutputConfig, PromptFields, Thinking
@@ -24,7 +24,7 @@ def check_options(wire: CreateMessage) -> None:
     refuse_unsupported(wire, NO_EFFECT)
     budget = wire.thinking.budget_tokens if wire.thinking is not None else None
     if budget is not None and budget >= wire.max_tokens:
-        raise invalid("'thinking.budget_tokens' must be less than 'max_tokens'.", "thinking.budget_tokens")
+        raise invalid_field("'thinking.budget_tokens' must be less than 'max_tokens'.", "thinking.budget_tokens")
 
 
 def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conversation:
@@ -84,9 +84,9 @@ def _check_thinking(thinking: Thinking | None) -> None:
     if thinking is None:
         return
     if thinking.type == "enabled" and thinking.budget_tokens is None:
-        raise missing("thinking.budget_tokens")
+        raise missing_field("thinking.budget_tokens")
     if thinking.type != "enabled" and thinking.budget_tokens is not None:
-        raise invalid(
+        raise invalid_field(
             f"'thinking.budget_tokens' does not belong to the type '{thinking.type}'.", "thinking.budget_tokens"
         )
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.messages.tools_wire import ToolChoice, ToolParam
-from gateway.openai.shared.callable_tools import check_unique, make_tool, only
+from gateway.openai.shared.callable_tools import check_unique, make_tool, only_named_tools
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
 
 _UNSUPPORTED = ("defer_loading", "allowed_callers", "input_examples")
@@ -29,7 +29,7 @@ def message_tools(tools: Sequence[ToolParam] | None, choice: ToolChoice | None) 
     if choice is not None:
         _check_choice(choice)
     if not known and kind in ("any", "tool"):
-        raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
+        raise invalid_field("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or kind == "none":
         return None
     is_single = choice is not None and bool(choice.disable_parallel_tool_use)
@@ -40,17 +40,17 @@ def message_tools(tools: Sequence[ToolParam] | None, choice: ToolChoice | None) 
         max_calls=1 if is_single else MAX_PARALLEL_CALLS,
     )
     if choice is not None and choice.name is not None:
-        use = msgspec.structs.replace(only(use, [choice.name], "tool_choice.name", "tools"), max_calls=1)
+        use = msgspec.structs.replace(only_named_tools(use, [choice.name], "tool_choice.name", "tools"), max_calls=1)
     return use
 
 
 def _check_choice(choice: ToolChoice) -> None:
     if choice.type == "tool" and choice.name is None:
-        raise missing("tool_choice.name")
+        raise missing_field("tool_choice.name")
     if choice.type != "tool" and choice.name is not None:
-        raise invalid(f"'tool_choice.name' does not belong to the type '{choice.type}'.", "tool_choice.name")
+        raise invalid_field(f"'tool_choice.name' does not belong to the type '{choice.type}'.", "tool_choice.name")
     if choice.type == "none" and choice.disable_parallel_tool_use is not None:
-        raise invalid(
+        raise invalid_field(
             "'tool_choice.disable_parallel_tool_use' does not belong to the type 'none'.",
             "tool_choice.disable_parallel_tool_use",
         )
@@ -70,5 +70,5 @@ def _tool(tool: ToolParam, path: str) -> Tool:
                 f"The field '{path}.{field}' is not supported.", param=f"{path}.{field}", code="unsupported_parameter"
             )
     if tool.input_schema is None:
-        raise missing(f"{path}.input_schema")
+        raise missing_field(f"{path}.input_schema")
     return make_tool(tool.name, tool.description, tool.input_schema, f"{path}.input_schema")

@@ -151,12 +151,12 @@ class Reconciler(Worker):
         differences = {}
         for now in found.engines:
             if (then := earlier.get(now.engine_id)) is not None:
-                self._bounds[now.engine_id].append(bounds(then, now))
+                self._bounds[now.engine_id].append(missing_token_bounds(then, now))
                 differences[now.model, now.replica_id] = settled_difference(self._bounds[now.engine_id])
         self._metrics.difference.set(differences)
 
 
-def bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
+def missing_token_bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
     """Return bounds on the tokens that the ledger lacks, from an engine's balances at two moments.
 
     Counts of one moment always differ under load: usage is on its way to the ledger, and the engine's heartbeat is

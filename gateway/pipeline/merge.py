@@ -14,7 +14,7 @@ T = TypeVar("T")
 MAX_QUEUED = 64
 
 
-async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
+async def merge_items(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
     """Yield each item with the index of its source, in the order in which items come.
 
     At most MAX_PROMPTS_AT_ONCE sources run at a time. The first error ends everything. Closing the generator closes

@@ -30,13 +30,13 @@ from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.items.attempts import Restarted, embedded, generated, never
-from gateway.pipeline.items.begun import begun
-from gateway.pipeline.items.hedged import Hedging, hedged
-from gateway.pipeline.items.held import held, warmed
-from gateway.pipeline.items.timed import Took, timed
-from gateway.pipeline.items.whole import gathered, replayed
-from gateway.pipeline.merge import all_of, merged
+from gateway.pipeline.items.attempts import Restarted, embed_prompt, generate_items, has_no_successor
+from gateway.pipeline.items.begun import await_first_item
+from gateway.pipeline.items.hedged import Hedging, generate_hedged
+from gateway.pipeline.items.held import after_first_replica, await_first_replica
+from gateway.pipeline.items.timed import Took, timed_items
+from gateway.pipeline.items.whole import collect_items, replay_items
+from gateway.pipeline.merge import all_of, merge_items
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
 from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
@@ -213,7 +213,7 @@ class Run:
 
         source = self._source(prepared, may_restart=not self._context.stream, is_followed=is_followed_now)
         try:
-            self._begun = await begun(source, bound_s, self._context.check, give_up)
+            self._begun = await await_first_item(source, bound_s, self._context.check, give_up)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
         has_begun = True
@@ -229,15 +229,15 @@ class Run:
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
         try:
-            coming = await begun(source, bound_s, self._context.check, give_up)
-            self._whole, answer = await gathered(coming, prepared.generation.request.n, self._context.check)
+            coming = await await_first_item(source, bound_s, self._context.check, give_up)
+            self._whole, answer = await collect_items(coming, prepared.generation.request.n, self._context.check)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
         return answer
 
     def serve_whole(self) -> None:
         """Make `items` yield the answer that `begin_whole` collected."""
-        self._begun, self._whole = replayed(self._whole), []
+        self._begun, self._whole = replay_items(self._whole), []
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
         """Await `take` with each prompt's whole answer before the prompt's last item is yielded.
@@ -257,7 +257,7 @@ class Run:
 
     def merged(self) -> AsyncGenerator[tuple[int, Item]]:
         """Yield the items of all prompts, each with the number of its prompt. Raises as `items`."""
-        return merged([self.items(index) for index in range(len(self._prepared))])
+        return merge_items([self.items(index) for index in range(len(self._prepared))])
 
     async def collect(self) -> list[Collected]:
         """Run all prompts to their ends. A prompt whose replica dies is begun anew on another. Raises as `items`."""
@@ -276,19 +276,19 @@ class Run:
         return self.on_unanswered if prepared is self._prepared[0] else None
 
     def _source(
-        self, prepared: Prepared, *, may_restart: bool, is_followed: Callable[[GatewayError], bool] = never
+        self, prepared: Prepared, *, may_restart: bool, is_followed: Callable[[GatewayError], bool] = has_no_successor
     ) -> AsyncGenerator[Item | Restarted]:
         """Return the items of a prompt, which may have begun.
 
-        may_restart, is_followed: as for `attempts.generated`.
+        may_restart, is_followed: as for `attempts.generate_items`.
         """
         is_first = prepared is self._prepared[0]
         if is_first and self._begun is not None:
             source, self._begun = self._begun, None
             return source
-        begin: Callable[..., AsyncGenerator[Item | Restarted]] = generated
+        begin: Callable[..., AsyncGenerator[Item | Restarted]] = generate_items
         if self.hedging is not None and len(self._prepared) == 1:
-            begin = partial(hedged, hedging=self.hedging)
+            begin = partial(generate_hedged, hedging=self.hedging)
         source = begin(
             self._pool,
             prepared.generation,
@@ -299,7 +299,7 @@ class Run:
             call=self.call,
         )
         if is_first and self.took is not None:
-            source = timed(source, self.took)
+            source = timed_items(source, self.took)
         return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
 
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
@@ -321,7 +321,7 @@ class Run:
         source: AsyncGenerator[Item | Restarted],
         is_followed: Callable[[GatewayError], bool],
     ) -> AsyncGenerator[Item | Restarted]:
-        return held(
+        return after_first_replica(
             self._pool, source, prepared.generation.request.tenant, self._unanswered_hook(prepared), is_followed
         )
 
@@ -392,9 +392,11 @@ class Run:
     async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
         self._context.check()
         try:
-            if not self._goes_on(never):
-                await warmed(self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared))
-            return await embedded(
+            if not self._goes_on(has_no_successor):
+                await await_first_replica(
+                    self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared)
+                )
+            return await embed_prompt(
                 self._pool,
                 prepared.generation.request,
                 self._budget,

@@ -24,7 +24,7 @@ from pathlib import Path
 import asyncpg
 
 from gateway.db.pool import CONNECT_TIMEOUT_S, UNAVAILABLE, UNUSABLE, in_words
-from gateway.postgres.dump import program, without_password
+from gateway.postgres.dump import postgres_program, without_password
 from gateway.support.process import make_private_folder
 
 APPLICATION_NAME = "lorikeet-archive"
@@ -68,7 +68,7 @@ def is_archive(folder: Path) -> bool:
     return (folder / BASES).is_dir() and (folder / WAL).is_dir()
 
 
-def bases(archive: Path) -> list[tuple[datetime.datetime, Path]]:
+def base_backups(archive: Path) -> list[tuple[datetime.datetime, Path]]:
     """Return (time at which it was whole, folder) of each base backup, oldest first."""
     found = []
     for path in (archive / BASES).glob("*"):  # none while an archive is begun
@@ -87,7 +87,7 @@ def base_before(archive: Path, at: datetime.datetime | None) -> Path:
     Raises ArchiveError: when there is none.
     """
     timeline, forks = _newest_timeline(archive)
-    for whole_at, path in reversed(bases(archive)):
+    for whole_at, path in reversed(base_backups(archive)):
         if (at is None or whole_at <= at) and _leads_to(path, timeline, forks):
             return path
     raise ArchiveError(
@@ -183,16 +183,16 @@ def verify_base(base: Path) -> None:
 
     Raises ArchiveError: when a file is missing or damaged.
     """
-    verify = program("pg_verifybackup")
+    verify = postgres_program("pg_verifybackup")
     shown = subprocess.run([verify, "--version"], capture_output=True, text=True, check=True).stdout
     is_other = (base / "PG_VERSION").read_text().strip() != shown.split()[-1].split(".")[0]
     command = [str(verify), "--quiet", *(["--no-parse-wal"] if is_other else []), str(base)]
     _check(subprocess.run(command, capture_output=True, text=True, check=False))
 
 
-def prune(archive: Path, num_bases: int) -> None:
+def prune_archive(archive: Path, num_bases: int) -> None:
     """Delete all base backups of an archive but the newest num_bases, and the log from before them."""
-    found = bases(archive)
+    found = base_backups(archive)
     if len(found) <= num_bases:
         return
     for _, path in found[:-num_bases]:
@@ -324,7 +324,7 @@ def keep_archive(
                     is_down = False
                 if _is_due(archive, base_every_s):
                     report(f"took a base backup: {take_base(dsn, archive)}")
-                    prune(archive, num_bases)
+                    prune_archive(archive, num_bases)
                 is_first = False
             except ArchiveError as error:
                 if is_first:
@@ -352,7 +352,7 @@ def _set_aside(dsn: str, archive: Path) -> Path:
 
 
 def _is_due(archive: Path, base_every_s: float) -> bool:
-    found = bases(archive)
+    found = base_backups(archive)
     if not found or time.time() - found[-1][0].timestamp() >= base_every_s:
         return True
     return int(first_segment(found[-1][1])[:8], 16) < _newest_timeline(archive)[0]
@@ -368,7 +368,7 @@ def _command(name: str, dsn: str, arguments: Sequence[str]) -> tuple[list[str], 
     environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
     if password is not None:
         environ["PGPASSWORD"] = password
-    return [str(program(name)), f"--dbname={shown}", "--no-password", *arguments], environ
+    return [str(postgres_program(name)), f"--dbname={shown}", "--no-password", *arguments], environ
 
 
 def _check(done: subprocess.CompletedProcess[str]) -> None:

@@ -68,7 +68,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
+async def database_snapshot(dsn: str) -> AsyncIterator[Snapshot]:
     """Give a snapshot of a database whose schema is this code's.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
@@ -85,12 +85,12 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
         await conn.close()
 
 
-async def contents(dsn: str) -> Contents:
+async def content_digests(dsn: str) -> Contents:
     """Return numbers and digests of a database's content, for a comparison after a restore.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    async with snapshot(dsn) as found:
+    async with database_snapshot(dsn) as found:
         return found.contents
 
 
@@ -258,8 +258,8 @@ def restore(dsn: str, path: Path) -> None:
     Raises DumpFailed: when the file cannot be read into the database.
     """
     shown, environ = _connection(dsn)
-    read = [str(program("pg_restore")), "--no-owner", "--no-privileges", "--file=-", str(path)]
-    write = [str(program("psql")), f"--dbname={shown}", *_ALL_OR_NOTHING]
+    read = [str(postgres_program("pg_restore")), "--no-owner", "--no-privileges", "--file=-", str(path)]
+    write = [str(postgres_program("psql")), f"--dbname={shown}", *_ALL_OR_NOTHING]
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(read, stdout=subprocess.PIPE, stderr=said) as source,
@@ -303,7 +303,7 @@ def _connection(dsn: str) -> tuple[str, dict[str, str]]:
 
 def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
     shown, environ = _connection(dsn)
-    command = [str(program(name)), f"--dbname={shown}", *arguments]
+    command = [str(postgres_program(name)), f"--dbname={shown}", *arguments]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DumpFailed(f"{name} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
@@ -320,7 +320,7 @@ def without_password(dsn: str) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=options)), password
 
 
-def program(name: str) -> Path:
+def postgres_program(name: str) -> Path:
     """Return the path of one of PostgreSQL's programs.
 
     Raises DumpFailed: when the package that brings them is not installed.

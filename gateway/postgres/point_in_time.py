@@ -24,8 +24,8 @@ from gateway.postgres.archive import (
     PARTIAL_SUFFIX,
     WAL,
     ArchiveError,
+    base_backups,
     base_before,
-    bases,
     first_segment,
     verify_base,
     wal_since,
@@ -205,7 +205,7 @@ def _ends_before(archive: Path, at: datetime.datetime, base: Path, log: str) -> 
     if found := _LAST_CHANGE.findall(log):
         last = f"its last change is of {found[-1]} UTC"
     else:
-        whole_at = next(whole_at for whole_at, path in bases(archive) if path == base)
+        whole_at = next(whole_at for whole_at, path in base_backups(archive) if path == base)
         last = f"it has no change since its base backup of {_in_utc(whole_at)}"
     return f"the archive {archive} ends before {_in_utc(at)}: {last}. Without --at all of it is restored"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from engine.config import Count
-from gateway.settings.listening import listed
+from gateway.settings.listening import comma_parts
 from gateway.settings.storage import StorageSettings
 
 
@@ -115,9 +115,9 @@ class ClientSettings(StorageSettings, frozen=True, kw_only=True):
 
         Raises ValueError: when a text is no network; `load_settings` turns the error into BadSetting.
         """
-        return tuple(ipaddress.ip_network(text) for text in listed(self.trusted_proxies))
+        return tuple(ipaddress.ip_network(text) for text in comma_parts(self.trusted_proxies))
 
     @property
     def allowed_origins(self) -> list[str]:
         """The origins whose pages may call the API."""
-        return listed(self.cors_origins)
+        return comma_parts(self.cors_origins)

@@ -16,7 +16,7 @@ HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
-def listed(text: str) -> list[str]:
+def comma_parts(text: str) -> list[str]:
     """Return the parts of a text that are separated by commas, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -104,7 +104,7 @@ class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
         Raises ValueError: when a header is wrong; `load_settings` turns the error into BadSetting.
         """
         headers = {}
-        for each in listed(self.traces_headers or ""):
+        for each in comma_parts(self.traces_headers or ""):
             name, equals, value = each.partition("=")
             value = unquote(value.strip())
             if not equals or HEADER_NAME.fullmatch(name.strip()) is None or HEADER_VALUE.fullmatch(value) is None:

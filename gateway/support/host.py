@@ -33,7 +33,7 @@ def host_keys(data_dir: Path) -> KeyPair:
     return read_keys(link_folder(data_dir))
 
 
-def allow(data_dir: Path, public_keys: Iterable[str]) -> None:
+def allow_keys(data_dir: Path, public_keys: Iterable[str]) -> None:
     """Let the holders of these keys connect to the engines of this host, and nobody else. Engines notice at once."""
     path = link_folder(data_dir) / ALLOWED_NAME
     text = "".join(f"{key}\n" for key in sorted(public_keys))

@@ -14,7 +14,7 @@ def pattern_fault(pattern: str) -> str | None:
     return None
 
 
-def holds(pattern: str, text: str) -> bool:
+def has_match(pattern: str, text: str) -> bool:
     """Tell whether a text contains a match of a valid regular expression, also one that spans lines."""
     try:
         return bool(_search(pattern, text))

@@ -131,7 +131,7 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Add a file's name to errors raised within the context, such as those of a full disk, which lack it."""
     try:
         yield
@@ -172,7 +172,7 @@ def _written(path: Path, text: str) -> Path:
     opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with naming(path), os.fdopen(opened, "w") as file:
+        with naming_file(path), os.fdopen(opened, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

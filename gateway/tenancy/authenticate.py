@@ -203,7 +203,7 @@ def bearer_token(authorization_header: str | None) -> str:
     return token.strip()
 
 
-def require(principal: Principal, scope: Scope) -> None:
+def require_scope(principal: Principal, scope: Scope) -> None:
     """Check that the key has this scope.
 
     Raises PermissionDenied: when it does not.

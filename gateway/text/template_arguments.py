@@ -29,7 +29,7 @@ def is_reserved(name: str) -> bool:
     return name in _RESERVED or name.endswith(("_token", "_special_tokens"))
 
 
-def chosen(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, TemplateValue]:
+def known_arguments(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, TemplateValue]:
     """Return the arguments that a template gets, by name. known: the names that the template reads.
 
     Raises InvalidRequest: for a reserved name, and for a name that the template does not read where the argument is

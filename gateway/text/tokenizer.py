@@ -16,7 +16,7 @@ from gateway.text.chat_template import TOOLS, ChatTemplate, Message, Sources
 from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
-from gateway.text.template_arguments import chosen, is_reserved
+from gateway.text.template_arguments import is_reserved, known_arguments
 from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
@@ -110,7 +110,7 @@ class Tokenizer:
                 param="messages",
                 code="unsupported_parameter",
             )
-        arguments = chosen(rendering.arguments, self._template_arguments)
+        arguments = known_arguments(rendering.arguments, self._template_arguments)
         if rendering.fits_system and has_late_system(messages) and not self.takes_late_system:
             messages = without_late_system(messages)
         described = None

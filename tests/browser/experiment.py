@@ -12,7 +12,7 @@ import httpx
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
 from gateway.domain.experiments.feedback.judged import judge_key
-from gateway.domain.experiments.units import NO_ROWS, Counts, DayOutcomes, First, UnitState, changes, rows_of
+from gateway.domain.experiments.units import NO_ROWS, Counts, DayOutcomes, First, UnitState, rows_of, table_changes
 from tests.gateway.live import BASE
 
 NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
@@ -118,7 +118,7 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         is_whole, segments = arm == 0 or drawn.random() < 0.97, SEGMENTS[drawn.random() < 0.3]
         state = UnitState(at, "req", 1, arm, is_whole, counts, liked | by_judge, firsts, days, segments=segments)
         rows = rows_of(state, window, {METRIC: "ratio"}, is_closed=at + window < now)
-        total.add(experiment_id, changes(NO_ROWS, rows))
+        total.add(experiment_id, table_changes(NO_ROWS, rows))
     async with conn.transaction():
         await add_total(conn, total)
         await conn.execute(_BEGAN, experiment_id, DAYS)
@@ -136,7 +136,7 @@ async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control:
         for number in range(of):
             counts = Counts(num_requests=1, num_errors=int(number < failed))
             state = UnitState(at, "req", 1, arm, True, counts, {}, {})
-            total.add(experiment_id, changes(NO_ROWS, rows_of(state, DAY_US, {}, is_closed=False)))
+            total.add(experiment_id, table_changes(NO_ROWS, rows_of(state, DAY_US, {}, is_closed=False)))
     await add_total(conn, total)
 
 
@@ -153,6 +153,6 @@ async def write_first_minutes(
             at = now - (window_s + 60) * 1_000_000
             counts = Counts(num_requests=1, cost_nanos=(1_000_000, 400_000)[arm] + number * 1_000)
             state = UnitState(at, "req", 1, arm, True, counts, {}, {}, {})
-            total.add(experiment_id, changes(NO_ROWS, rows_of(state, window_s * 1_000_000, {}, is_closed=True)))
+            total.add(experiment_id, table_changes(NO_ROWS, rows_of(state, window_s * 1_000_000, {}, is_closed=True)))
     await add_total(conn, total)
     await conn.execute(_BEGAN_LATELY, experiment_id, minutes)

@@ -35,7 +35,7 @@ from engine.bench.workload import Workload
 from engine.bench.yardstick import Yardstick
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 from tests.demo import demo_model_dir
 from tests.engine.harness import engine_config
 from tests.gateway.model_folder import make_model_folder
@@ -157,7 +157,7 @@ def test_the_first_line_tells_how_matrices_are_multiplied(
     main(["band", "--model-dir", str(model_dir), "--quantization", asked, "--json", *sizes])
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     config = EngineConfig(model_dir=str(model_dir), adapter_store="", endpoint="", quantization=asked)  # type: ignore[arg-type]
-    assert first["machine"]["quantization"] == settled(config).quantization != "auto"
+    assert first["machine"]["quantization"] == with_settled_quantization(config).quantization != "auto"
 
 
 def test_structured_output_runs_as_long_as_plain(config: EngineConfig) -> None:

@@ -24,7 +24,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from gateway.postgres.archive import bases
+from gateway.postgres.archive import base_backups
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.deploy.commands import lorikeet
 from tests.drills.ground import Ground, running_ground
@@ -127,7 +127,7 @@ def _archived(ground: Ground, archive: Path) -> Iterator[Path]:
     ) as process:
         try:
             wait_until(
-                lambda: process.poll() is not None or ((archive / "base").is_dir() and bool(bases(archive))),
+                lambda: process.poll() is not None or ((archive / "base").is_dir() and bool(base_backups(archive))),
                 lambda: "no base backup came",
                 patience_s=PATIENCE_S,
             )

@@ -13,7 +13,7 @@ import httpx
 
 from gateway.cli import main
 from gateway.domain.tenancy.totp import STEP_S, code_at
-from gateway.postgres.dump import program, without_password
+from gateway.postgres.dump import postgres_program, without_password
 from tests.gateway.conftest import House, open_house
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
@@ -78,8 +78,8 @@ def shapes(secret: bytes) -> list[bytes]:
 def plain_dump(dsn: str) -> bytes:
     """Return all content of a database as SQL text."""
     shown, password = without_password(dsn)
-    done = subprocess.run([program("pg_dump"), f"--dbname={shown}"], env={"PGPASSWORD": password or ""}, check=True,
-                          capture_output=True)  # fmt: skip
+    command = [postgres_program("pg_dump"), f"--dbname={shown}"]
+    done = subprocess.run(command, env={"PGPASSWORD": password or ""}, check=True, capture_output=True)
     return done.stdout
 
 
@@ -87,7 +87,9 @@ def plain_backup(folder: Path) -> dict[str, bytes]:
     """Return the content of each file of a backup, the database's as text."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (name,) = [name for name, content in files.items() if content.startswith(b"PGDMP")]
-    done = subprocess.run([program("pg_restore"), "--file=-", str(folder / name)], check=True, capture_output=True)
+    done = subprocess.run(
+        [postgres_program("pg_restore"), "--file=-", str(folder / name)], check=True, capture_output=True
+    )
     return files | {name: done.stdout}
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.bench.adapters import random_adapters
 from engine.bench.drive import BenchEngine, Source, run_closed
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.pairs import Bound, Pair, ratio_row, rounds
 from engine.bench.report import Row
 from engine.bench.workload import Workload
@@ -26,13 +26,13 @@ LARGEST_RATIO = 1.3
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench decoders`."""
 
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("tokens of each prompt of streams")] = 65
-    new_tokens: Annotated[int, about("tokens of each completion")] = 32
-    lone_prompt: Annotated[int, about("tokens of a lone prompt")] = 512
-    repeat: Annotated[int, about("rounds of each pair")] = 5
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8, 32)
+    adapters: Annotated[tuple[int, ...], option_help("distinct adapters of these requests, 0 for the base")] = (0, 8)
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt of streams")] = 65
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 32
+    lone_prompt: Annotated[int, option_help("tokens of a lone prompt")] = 512
+    repeat: Annotated[int, option_help("rounds of each pair")] = 5
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.bench.adapters import random_adapters
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import tokens_per_s_of_batch
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.pairs import Bound, Pair, ratio_row, rounds
 from engine.bench.report import Row
 from engine.bench.workload import Workload
@@ -38,18 +38,18 @@ HEAD_DIM, KV_HEADS = 64, 2
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench experts`."""
 
-    hidden: Annotated[int, about("size of the hidden states")] = 2048
-    inner: Annotated[int, about("inner size of each expert")] = 768
-    experts: Annotated[int, about("experts of each layer")] = 32
-    chosen: Annotated[int, about("experts that are chosen for each token")] = 8
-    layers: Annotated[int, about("layers")] = 3
-    vocab: Annotated[int, about("tokens of the vocabulary")] = 8192
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
-    adapters: Annotated[int, about("distinct adapters of these requests")] = 8
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 17
-    new_tokens: Annotated[int, about("tokens of each completion")] = 48
-    repeat: Annotated[int, about("rounds of each pair")] = 5
+    hidden: Annotated[int, option_help("size of the hidden states")] = 2048
+    inner: Annotated[int, option_help("inner size of each expert")] = 768
+    experts: Annotated[int, option_help("experts of each layer")] = 32
+    chosen: Annotated[int, option_help("experts that are chosen for each token")] = 8
+    layers: Annotated[int, option_help("layers")] = 3
+    vocab: Annotated[int, option_help("tokens of the vocabulary")] = 8192
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8)
+    adapters: Annotated[int, option_help("distinct adapters of these requests")] = 8
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 17
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 48
+    repeat: Annotated[int, option_help("rounds of each pair")] = 5
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

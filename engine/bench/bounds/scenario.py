@@ -23,7 +23,7 @@ from engine.bench.drive import BenchEngine, busy_processes
 from engine.bench.llamacpp.gguf import gguf_file
 from engine.bench.llamacpp.peer import Peer
 from engine.bench.llamacpp.turns import Turns, rate, token_ms
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.pairs import Bound, Pair, ratio_row, rounds, value_row
 from engine.bench.report import Row
 from engine.bench.workload import Workload
@@ -42,17 +42,17 @@ LOADED_S = 1.0
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench bounds`."""
 
-    blocks: Annotated[str, about("blocks of llama.cpp's file: Q4_1, Q8_0")] = "Q4_1"
-    threads: Annotated[int, about("threads of each side, 0 for one for each processor")] = 0
-    rank: Annotated[int, about("rank of the adapters")] = 16
-    streams: Annotated[tuple[int, ...], about("requests at once, beside busy processes")] = (1, 8, 32)
-    many: Annotated[int, about("streams, each with its own adapter")] = 8
-    prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)
-    prompt_tokens: Annotated[int, about("tokens of each prompt of streams")] = 65
-    new_tokens: Annotated[int, about("tokens of each completion")] = 64
-    requests: Annotated[int, about("requests before memory is read")] = 100
-    repeat: Annotated[int, about("rounds of each pair")] = 5
-    parts: Annotated[tuple[str, ...], about("parts to run, of linears, peer, busy, memory")] = (
+    blocks: Annotated[str, option_help("blocks of llama.cpp's file: Q4_1, Q8_0")] = "Q4_1"
+    threads: Annotated[int, option_help("threads of each side, 0 for one for each processor")] = 0
+    rank: Annotated[int, option_help("rank of the adapters")] = 16
+    streams: Annotated[tuple[int, ...], option_help("requests at once, beside busy processes")] = (1, 8, 32)
+    many: Annotated[int, option_help("streams, each with its own adapter")] = 8
+    prompts: Annotated[tuple[int, ...], option_help("tokens of lone prompts")] = (32, 64, 128, 256, 512)
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt of streams")] = 65
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 64
+    requests: Annotated[int, option_help("requests before memory is read")] = 100
+    repeat: Annotated[int, option_help("rounds of each pair")] = 5
+    parts: Annotated[tuple[str, ...], option_help("parts to run, of linears, peer, busy, memory")] = (
         "linears",
         "peer",
         "busy",

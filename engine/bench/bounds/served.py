@@ -18,7 +18,7 @@ import msgspec
 
 from engine.bench.drive import BenchEngine
 from engine.bench.llamacpp.turns import Turns, rate
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.pairs import Bound, Pair, ratio_row, rounds
 from engine.bench.report import Row
 from engine.bench.workload import Workload
@@ -31,13 +31,13 @@ TIMEOUT_S = 600.0
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench served`."""
 
-    url: Annotated[str, about("base URL of the server, with /v1; empty for OPENAI_BASE_URL")] = ""
-    key: Annotated[str, about("a tenant's key; empty for OPENAI_API_KEY")] = ""
-    model: Annotated[str, about("name of the base model at the server")] = "smollm2-135m-instruct"
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 65
-    new_tokens: Annotated[int, about("tokens of each completion")] = 64
-    repeat: Annotated[int, about("rounds of each number of streams")] = 5
+    url: Annotated[str, option_help("base URL of the server, with /v1; empty for OPENAI_BASE_URL")] = ""
+    key: Annotated[str, option_help("a tenant's key; empty for OPENAI_API_KEY")] = ""
+    model: Annotated[str, option_help("name of the base model at the server")] = "smollm2-135m-instruct"
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8, 32)
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt")] = 65
+    new_tokens: Annotated[int, option_help("tokens of each completion")] = 64
+    repeat: Annotated[int, option_help("rounds of each number of streams")] = 5
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from engine.bench.drive import BenchEngine
 from engine.bench.llamacpp.gguf import FORMATS, gguf_file
 from engine.bench.llamacpp.peer import Peer
 from engine.bench.llamacpp.turns import Round, Turns
-from engine.bench.options import about
+from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
@@ -30,14 +30,14 @@ from engine.hardware import num_threads
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench llamacpp`."""
 
-    formats: Annotated[tuple[str, ...], about("blocks of llama.cpp's file: Q4_1, Q8_0")] = FORMATS
-    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
-    prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)
-    prompt_tokens: Annotated[int, about("tokens of each prompt of streams")] = 65
-    new_tokens: Annotated[int, about("tokens of each completion of streams")] = 64
-    threads: Annotated[int, about("threads of each side, 0 for one for each processor")] = 0
-    rank: Annotated[int, about("rank of the adapters, of which each stream has its own")] = 16
-    repeat: Annotated[int, about("rounds of each row")] = 5
+    formats: Annotated[tuple[str, ...], option_help("blocks of llama.cpp's file: Q4_1, Q8_0")] = FORMATS
+    streams: Annotated[tuple[int, ...], option_help("requests at once")] = (1, 8)
+    prompts: Annotated[tuple[int, ...], option_help("tokens of lone prompts")] = (32, 64, 128, 256, 512)
+    prompt_tokens: Annotated[int, option_help("tokens of each prompt of streams")] = 65
+    new_tokens: Annotated[int, option_help("tokens of each completion of streams")] = 64
+    threads: Annotated[int, option_help("threads of each side, 0 for one for each processor")] = 0
+    rank: Annotated[int, option_help("rank of the adapters, of which each stream has its own")] = 16
+    repeat: Annotated[int, option_help("rounds of each row")] = 5
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

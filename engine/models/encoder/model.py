@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from engine.models.decoder import StepLora
 from engine.models.encoder.attention import EncoderLayer, Texts
-from engine.models.general.interface import connect
+from engine.models.general.interface import register_hook
 from engine.models.general.linears import StepAdapters
 
 
@@ -36,7 +36,7 @@ class Encoder:
         self._first_position = first_position
         self._classifier = classifier
         self._texts: Texts | None = None
-        connect(inner, self._attend)
+        register_hook(inner, self._attend)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, types: Tensor, texts: Texts, lora: StepLora | None

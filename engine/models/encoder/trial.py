@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from engine.config import UnsupportedModel
 from engine.models.encoder.attention import EncoderLayer
 from engine.models.encoder.model import encode
-from engine.models.general.interface import STEPS, TRIAL, Mask, connect
+from engine.models.general.interface import STEPS, TRIAL, Mask, register_hook
 from engine.models.general.linears import Calls, StepAdapters
 
 NUM_ROWS = 6
@@ -69,7 +69,7 @@ def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters
     Raises UnsupportedModel: when a layer asks for attention that the engine does not compute.
     """
     trial = _Trial()
-    connect(model, trial)
+    register_hook(model, trial)
     model.set_attn_implementation(TRIAL)
     calls: Calls = {}
     adapters.calls = calls

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from engine.config import UnsupportedModel
 from engine.models.decoder import StepLora
-from engine.models.general.interface import LayerAttention, RotatedAttention, connect
+from engine.models.general.interface import LayerAttention, RotatedAttention, register_hook
 from engine.models.general.linears import StepAdapters
 
 
@@ -35,7 +35,7 @@ class GeneralDecoder:
         self._attention: RotatedAttention | None = None
         self._inner = _put_inner(model, output_class)
         self._no_token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        connect(model, self._attend)
+        register_hook(model, self._attend)
 
     def forward(
         self,

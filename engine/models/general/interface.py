@@ -86,7 +86,7 @@ def trial_mask(mask_function: Callable[..., Any], **options: Any) -> Mask:
     return mask
 
 
-def connect(model: nn.Module, hook: Hook) -> None:
+def register_hook(model: nn.Module, hook: Hook) -> None:
     """Register the hook that a model's attention modules call. PyTorch does not see it as a part of the module."""
     for module in model.modules():
         object.__setattr__(module, _HOOK, hook)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.config import UnsupportedModel
-from engine.models.general.interface import STEPS, TRIAL, LayerAttention, Mask, connect
+from engine.models.general.interface import STEPS, TRIAL, LayerAttention, Mask, register_hook
 from engine.models.general.linears import Calls, StepAdapters
 
 NUM_ROWS = 6
@@ -66,7 +66,7 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
     Raises UnsupportedModel: when a layer's attention is not one that the cache serves.
     """
     trial = Trial()
-    connect(model, trial)
+    register_hook(model, trial)
     model.set_attn_implementation(TRIAL)
     calls: Calls = {}
     adapters.calls = calls

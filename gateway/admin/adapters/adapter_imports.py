@@ -22,7 +22,7 @@ from gateway.admin.adapters.adapters import (
     digest_of_base,
     put_answer,
 )
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -31,7 +31,7 @@ from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import find_version
 from gateway.db.organization import audit
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, UploadsPaused
-from gateway.http.uploaded import limited
+from gateway.http.uploaded import bounded_chunks
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -94,14 +94,14 @@ class AdapterImportController(Controller):
                 source="upload",
                 state="receiving",
                 promote=wanted.promote,
-                author=author(caller),
+                author=audit_author(caller),
                 size_bytes=wanted.size_bytes,
                 sha256=wanted.sha256,
                 base_digest=base_digest,
             )
             shown = import_wire(row, services.bases, caller.organization_id)
             event = "adapter_import.created"
-            await audit.record(conn, author(caller), event, row.id, project_id=project_id, after=shown)
+            await audit.record(conn, audit_author(caller), event, row.id, project_id=project_id, after=shown)
         return shown
 
     @get("/{import_id:str}", opt=needs("adapters.read"))
@@ -138,7 +138,7 @@ class AdapterImportController(Controller):
             await check_not_paused(conn, project_id)
         offset = _offset(request)
         check_disk(services)
-        await services.lifecycle.uploads.append(row, offset, limited(request, services.max_adapter_bytes))
+        await services.lifecycle.uploads.append(row, offset, bounded_chunks(request, services.max_adapter_bytes))
         async with services.database.acquire() as conn:
             return import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
 
@@ -197,7 +197,9 @@ class AdapterImportController(Controller):
                 )
             after = import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
             event, shown = "adapter_import.canceled", import_wire(before, services.bases, caller.organization_id)
-            await audit.record(conn, author(caller), event, import_id, project_id=project_id, before=shown, after=after)
+            await audit.record(
+                conn, audit_author(caller), event, import_id, project_id=project_id, before=shown, after=after
+            )
         services.lifecycle.uploads.discard(before)
         return after
 

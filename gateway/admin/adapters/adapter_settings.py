@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
@@ -103,7 +103,7 @@ class AdapterSettingsController(Controller):
                 await adapter_settings.set_settings(conn, changed)
                 before, after, event = _recorded(row, name), _recorded(changed, name), "adapter.set"
                 await audit.record(
-                    conn, author(caller), event, row.adapter_id, project_id=project_id, before=before, after=after
+                    conn, audit_author(caller), event, row.adapter_id, project_id=project_id, before=before, after=after
                 )
         return _wire(changed, name)
 

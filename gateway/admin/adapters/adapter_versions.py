@@ -17,7 +17,7 @@ from gateway.admin.adapters.adapter_wire import (
 )
 from gateway.admin.adapters.adapters import locked_adapter, make_current, no_such_adapter
 from gateway.admin.adapters.held import check_not_in_experiment
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
@@ -140,7 +140,7 @@ class AdapterVersionController(Controller):
             )
             event = "adapter_version.retired"
             await audit.record(
-                conn, author(caller), event, adapter.id, project_id=project_id, before=shown, after=after
+                conn, audit_author(caller), event, adapter.id, project_id=project_id, before=shown, after=after
             )
         return after
 
@@ -163,7 +163,7 @@ class AdapterVersionController(Controller):
             await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
             shown = AdapterVersion(**version_fields(before, services.bases, project_id, caller.organization_id))
             event = "adapter_version.deleted"
-            await audit.record(conn, author(caller), event, adapter.id, project_id=project_id, before=shown)
+            await audit.record(conn, audit_author(caller), event, adapter.id, project_id=project_id, before=shown)
         return DeletedAdapterVersion(shown.id)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.admin.common import seconds
+from gateway.admin.common import unix_seconds
 from gateway.db.adapters.adapter_imports import ImportRow, ImportState
 from gateway.db.adapters.adapter_versions import VersionRow, VersionState
 from gateway.db.adapters.adapters import AdapterRow
@@ -154,7 +154,7 @@ def adapter_fields(row: AdapterRow, bases: Bases, organization_id: str) -> dict[
         "previous_version": row.previous_version,
         "pinned": row.pinned,
         "defaults": row.defaults,
-        "created_at": seconds(row.created_at),
+        "created_at": unix_seconds(row.created_at),
     }
 
 
@@ -174,8 +174,8 @@ def version_fields(row: VersionRow, bases: Bases, project_id: str, organization_
         "rank": row.rank,
         "size_bytes": row.size_bytes,
         "source": row.source,
-        "created_at": seconds(row.created_at),
-        "changed_at": seconds(row.changed_at),
+        "created_at": unix_seconds(row.created_at),
+        "changed_at": unix_seconds(row.changed_at),
     }
 
 
@@ -193,6 +193,6 @@ def import_wire(row: ImportRow, bases: Bases, organization_id: str) -> AdapterIm
         version=row.version,
         sha256=row.sha256,
         base=None if row.base_digest is None else bases.name_of(row.base_digest, row.project_id, organization_id),
-        created_at=seconds(row.created_at),
-        updated_at=seconds(row.updated_at),
+        created_at=unix_seconds(row.created_at),
+        updated_at=unix_seconds(row.updated_at),
     )

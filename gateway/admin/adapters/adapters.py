@@ -13,7 +13,7 @@ from msgspec import Meta
 from adapters.ref import check_adapter_name
 from gateway.adapters.cooldown import check_not_paused, import_over
 from gateway.adapters.intake import ImportedVersion
-from gateway.adapters.presence import heartbeats
+from gateway.adapters.presence import keep_alive
 from gateway.adapters.verify import Verification
 from gateway.adapters.workspace import workspace
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
@@ -28,7 +28,7 @@ from gateway.admin.adapters.adapter_wire import (
 )
 from gateway.admin.adapters.held import check_not_in_experiment
 from gateway.admin.adapters.upload import FORM, read_json, receive_adapter
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import AdminServices, Caller, Services
@@ -157,7 +157,9 @@ class AdapterController(Controller):
             check_not_in_experiment(await experiments_of_adapter(conn, before.id), f"The adapter '{name}'")
             await adapters.remove_adapter(conn, project_id, name)
             shown = audited(before)
-            await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
+            await audit.record(
+                conn, audit_author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown
+            )
         return DeletedAdapter(name, gone)
 
 
@@ -205,7 +207,7 @@ async def _begin_upload(
         if announced.isascii() and announced.isdecimal():
             await check_storage(conn, caller.organization_id, project_id, int(announced), "file")
         return await adapter_imports.create_import(
-            conn, project_id, name="", source="upload", state="receiving", promote=True, author=author(caller)
+            conn, project_id, name="", source="upload", state="receiving", promote=True, author=audit_author(caller)
         )
 
 
@@ -224,7 +226,7 @@ async def _receive(
             await adapter_imports.touch_import(conn, begun.id)
 
     try:
-        async with heartbeats(touch):
+        async with keep_alive(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
             checked_name(uploaded.name)
             base_digest = digest_of_base(services, caller, begun.project_id, uploaded.base)
@@ -273,11 +275,13 @@ async def _fetch_later(
             source=wanted.source,
             state="fetching",
             promote=wanted.promote,
-            author=author(caller),
+            author=audit_author(caller),
             base_digest=base_digest,
         )
         shown = import_wire(row, services.bases, caller.organization_id)
-        await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
+        await audit.record(
+            conn, audit_author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown
+        )
     return shown
 
 
@@ -361,7 +365,7 @@ async def make_current(
     after = await locked_adapter(conn, before.project_id, before.name)
     await audit.record(
         conn,
-        author(caller),
+        audit_author(caller),
         event,
         before.id,
         project_id=before.project_id,

@@ -14,7 +14,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
@@ -105,7 +105,7 @@ class AliasController(Controller):
             adapter_id = await _target(conn, project_id, wanted)
             await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version)
             made = await _existing(conn, project_id, wanted.name)
-            await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
+            await audit.record(conn, audit_author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
 
     @post("/{name:str}", status_code=200, opt=needs("adapters.write", body=MoveAlias))
@@ -130,7 +130,7 @@ class AliasController(Controller):
             await aliases.move_alias(conn, project_id, name, adapter_id, wanted.version)
             after = await _existing(conn, project_id, name)
             await audit.record(
-                conn, author(caller), "alias.moved", after.id, project_id=project_id, before=before, after=after
+                conn, audit_author(caller), "alias.moved", after.id, project_id=project_id, before=before, after=after
             )
         return after
 
@@ -144,7 +144,9 @@ class AliasController(Controller):
             before = await _existing(conn, project_id, name)
             _check_free(before)
             await aliases.remove_alias(conn, project_id, name)
-            await audit.record(conn, author(caller), "alias.deleted", before.id, project_id=project_id, before=before)
+            await audit.record(
+                conn, audit_author(caller), "alias.deleted", before.id, project_id=project_id, before=before
+            )
         return DeletedAlias(name)
 
 
@@ -195,6 +197,6 @@ def _wire(row: aliases.AliasRow) -> Alias:
         pool=row.pool,
         experiment=row.experiment,
         has_treatment=row.has_treatment,
-        created_at=seconds(row.created_at),
-        moved_at=seconds(row.moved_at),
+        created_at=unix_seconds(row.created_at),
+        moved_at=unix_seconds(row.moved_at),
     )

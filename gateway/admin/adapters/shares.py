@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, check_name, seconds
+from gateway.admin.common import audit_author, check_name, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.services import Caller, Services
@@ -102,7 +102,9 @@ class ShareController(Controller):
                     f"Another adapter named '{name}' is already shared with the project.", param="project_id"
                 )
             made = _wire(row, name)
-            await audit.record(conn, author(caller), "adapter.shared", adapter_id, project_id=project_id, after=made)
+            await audit.record(
+                conn, audit_author(caller), "adapter.shared", adapter_id, project_id=project_id, after=made
+            )
         return made
 
     @delete("/{other_project_id:str}", status_code=200, opt=needs("projects.write"))
@@ -127,7 +129,7 @@ class ShareController(Controller):
             await shares.remove_share(conn, adapter_id, other_project_id)
             before = _wire(row, name)
             await audit.record(
-                conn, author(caller), "adapter.unshared", adapter_id, project_id=project_id, before=before
+                conn, audit_author(caller), "adapter.unshared", adapter_id, project_id=project_id, before=before
             )
         return DeletedShare(name, other_project_id)
 
@@ -150,4 +152,4 @@ async def _check_active(conn: Connection, organization_id: str, project_id: str)
 
 
 def _wire(row: shares.ShareRow, adapter: str) -> Share:
-    return Share(row.id, adapter, row.project_id, seconds(row.created_at))
+    return Share(row.id, adapter, row.project_id, unix_seconds(row.created_at))

@@ -19,7 +19,7 @@ from adapters.store import FILE_NAMES
 from gateway.domain.errors import InvalidRequest
 from gateway.http.fields import decode
 from gateway.http.shape import Form
-from gateway.http.uploaded import MAX_FIELD_BYTES, limited
+from gateway.http.uploaded import MAX_FIELD_BYTES, bounded_chunks
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_byt
     receiver = _Receiver(folder)
     try:
         with PushMultipartParser(options["boundary"], max_segment_count=len(FORM.names) + 1) as parser:
-            async for chunk in limited(request, max_bytes):
+            async for chunk in bounded_chunks(request, max_bytes):
                 for event in parser.parse(chunk):
                     await receiver.take(event)
     except MultipartError as error:
@@ -67,7 +67,7 @@ async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: i
 
     Raises as `read_body`.
     """
-    body = b"".join([chunk async for chunk in limited(request, max_bytes)])
+    body = b"".join([chunk async for chunk in bounded_chunks(request, max_bytes)])
     return decode(msgspec.json.Decoder(kind), body or b"{}")
 
 

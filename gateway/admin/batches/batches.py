@@ -15,7 +15,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.common import author, seconds, seconds_or_none
+from gateway.admin.common import audit_author, seconds_or_none, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
@@ -110,7 +110,7 @@ class BatchController(Controller):
             raise wrong_value("api_key_id", "expected a key of the project that may use models")
         made = await services.batches.create(
             project_id,
-            author(caller),
+            audit_author(caller),
             api_key_id=wanted.api_key_id,
             endpoint=wanted.endpoint,
             input_file_id=wanted.input_file_id,
@@ -144,7 +144,7 @@ class BatchController(Controller):
         await read_body(request, Nothing)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-        ended = await services.batches.cancel(project_id, batch_id, author(caller))
+        ended = await services.batches.cancel(project_id, batch_id, audit_author(caller))
         if ended is None:
             raise _no_such(batch_id)
         return _wire(project_id, ended)
@@ -163,12 +163,12 @@ def _wire(project_id: str, batch: Batch) -> ProjectBatch:
         api_key_id=row.api_key_id,
         endpoint=row.endpoint,
         status=row.status,
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
         in_progress_at=seconds_or_none(row.in_progress_at),
         finalizing_at=seconds_or_none(row.finalizing_at),
         cancelling_at=seconds_or_none(row.cancelling_at),
         ended_at=seconds_or_none(row.ended_at),
-        expires_at=seconds(row.expires_at),
+        expires_at=unix_seconds(row.expires_at),
         expected_at=_expected_at(row.num_total - row.num_completed - row.num_failed, pace),
         total=row.num_total,
         completed=row.num_completed,

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from gateway.admin.access import needs
-from gateway.admin.common import author, seconds, seconds_or_none
+from gateway.admin.common import audit_author, seconds_or_none, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
@@ -107,7 +107,7 @@ class FileController(Controller):
             raise _no_such(file_id)
         reply = await open_download(file.name, file.num_bytes, services.files.read(project_id, file_id))
         async with services.database.transaction() as conn:
-            await audit.record(conn, author(caller), "file.read", file_id, project_id=project_id)
+            await audit.record(conn, audit_author(caller), "file.read", file_id, project_id=project_id)
         return reply
 
     @delete("/{file_id:str}", status_code=200, opt=needs("keys.write"))
@@ -117,7 +117,7 @@ class FileController(Controller):
         """Delete a file of a project for good. A batch that reads the file goes on."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-        if not await services.files.delete(project_id, file_id, author(caller)):
+        if not await services.files.delete(project_id, file_id, audit_author(caller)):
             raise _no_such(file_id)
         return DeletedFile(file_id)
 
@@ -133,6 +133,6 @@ def _wire(project_id: str, file: File) -> ProjectFile:
         name=file.name,
         purpose=file.purpose,
         bytes=file.num_bytes,
-        created_at=seconds(file.created_at),
+        created_at=unix_seconds(file.created_at),
         expires_at=seconds_or_none(file.expires_at),
     )

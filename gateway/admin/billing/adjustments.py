@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.billing.credits import Reason
-from gateway.admin.common import author, check_name, seconds
+from gateway.admin.common import audit_author, check_name, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.services import Caller, Services
@@ -92,7 +92,9 @@ class AdjustmentController(Controller):
                 corrects_request_id=wanted.corrects_request_id,
             )
             after = _wire(row)
-            await audit.record(conn, author(caller), "adjustment.created", row.id, project_id=project_id, after=after)
+            await audit.record(
+                conn, audit_author(caller), "adjustment.created", row.id, project_id=project_id, after=after
+            )
         return after
 
 
@@ -124,7 +126,7 @@ def _wire(row: adjustments.Adjustment) -> AdjustmentOut:
         row.id,
         row.cost_nanos,
         row.reason,
-        seconds(row.created_at),
+        unix_seconds(row.created_at),
         f"{row.period:%Y-%m}",
         f"{row.corrects_period:%Y-%m}" if row.corrects_period else None,
         row.corrects_request_id,

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 from litestar.datastructures import MultiDict
 
-from gateway.admin.common import instant
+from gateway.admin.common import utc_time
 from gateway.admin.paging import wrong_value
 from gateway.db.ledger.usage_sums import SumQuery, Width
 from gateway.domain.errors import InvalidRequest
@@ -150,8 +150,8 @@ def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group
     return SumQuery(
         organization_id=caller.organization_id,
         width=buckets.bounds.width,
-        start=instant(buckets.start),
-        end=instant(buckets.end),
+        start=utc_time(buckets.start),
+        end=utc_time(buckets.end),
         project_ids=read_projects(params, caller),
         api_key_ids=read_values(params, "api_key_ids"),
         user_ids=read_values(params, "user_ids"),

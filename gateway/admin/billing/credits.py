@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import UnixTime, author, check_name, expiry, seconds, seconds_or_none
+from gateway.admin.common import UnixTime, audit_author, check_name, expiry_time, seconds_or_none, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.services import Caller, Services
@@ -99,7 +99,7 @@ class CreditController(Controller):
         """Give a project credit."""
         wanted = await read_body(request, GrantCredit)
         check_name(wanted.reason, "reason")
-        expires_at = expiry(wanted.expires_at)
+        expires_at = expiry_time(wanted.expires_at)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             grant = await credits.grant_credit(
@@ -111,7 +111,9 @@ class CreditController(Controller):
                 expires_at=expires_at,
             )
             after = _wire(grant)
-            await audit.record(conn, author(caller), "credit.granted", grant.id, project_id=project_id, after=after)
+            await audit.record(
+                conn, audit_author(caller), "credit.granted", grant.id, project_id=project_id, after=after
+            )
         return after
 
     @get("/billing", opt=needs("billing.read"))
@@ -135,7 +137,7 @@ class CreditController(Controller):
             if changed:
                 await audit.record(
                     conn,
-                    author(caller),
+                    audit_author(caller),
                     "billing.updated",
                     project_id,
                     project_id=project_id,
@@ -163,6 +165,6 @@ def _wire(grant: Grant) -> Credit:
         grant.drawn,
         grant.lapsed,
         grant.reason,
-        seconds(grant.created_at),
+        unix_seconds(grant.created_at),
         seconds_or_none(grant.expires_at),
     )

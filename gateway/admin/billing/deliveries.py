@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none
+from gateway.admin.common import Name, audit_author, check_name, seconds_or_none, unix_seconds
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.billing import deliveries
@@ -25,7 +25,7 @@ from gateway.exports.destination import (
     Schedule,
     WrongDestination,
     check_destination,
-    location,
+    destination_text,
     split_secret,
 )
 from gateway.exports.request import FORMATS_OF, Format, Kind, WrongExport, parse_span
@@ -154,7 +154,7 @@ class DeliveryController(Controller):
             old = before.get(wanted.name)
             event = "delivery.updated" if old else "delivery.created"
             await audit.record(
-                conn, author(caller), event, row.id, before=_shown(old) if old else None, after=_shown(row)
+                conn, audit_author(caller), event, row.id, before=_shown(old) if old else None, after=_shown(row)
             )
         return _shown(row)
 
@@ -176,7 +176,7 @@ class DeliveryController(Controller):
             row = await deliveries.remove_delivery(conn, caller.organization_id, delivery_id)
             if row is None:
                 raise _no_such(delivery_id)
-            await audit.record(conn, author(caller), "delivery.deleted", row.id, before=_shown(row))
+            await audit.record(conn, audit_author(caller), "delivery.deleted", row.id, before=_shown(row))
         return DeletedDelivery(delivery_id)
 
 
@@ -227,9 +227,9 @@ def _shown(row: DeliveryRow) -> Delivery:
         format=row.format,
         schedule=row.schedule,
         destination=row.destination,
-        location=location(row.organization_id, row.destination),
+        location=destination_text(row.organization_id, row.destination),
         from_period=row.from_period.isoformat()[: 10 if row.schedule == "daily" else 7],
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
     )
 
 
@@ -237,7 +237,7 @@ def _shown_run(row: RunRow) -> DeliveryRun:
     return DeliveryRun(
         period=row.period,
         attempts=row.attempts,
-        due_at=None if row.delivered_at else seconds(row.due_at),
+        due_at=None if row.delivered_at else unix_seconds(row.due_at),
         delivered_at=seconds_or_none(row.delivered_at),
         last_error=row.last_error,
     )

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
-from gateway.admin.common import author, seconds_or_none
+from gateway.admin.common import audit_author, seconds_or_none
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.services import Caller, Services
 from gateway.db.billing import invoices, periods
@@ -100,7 +100,7 @@ class PeriodController(Controller):
                     f"The month {period} cannot be closed: {error}.", param="period", code="period_not_closable"
                 ) from None
             closed = await _closed(conn, caller.organization_id, row)
-            await audit.record(conn, author(caller), "period.closed", period, after=closed)
+            await audit.record(conn, audit_author(caller), "period.closed", period, after=closed)
             return closed
 
     @post("/{period:str}/invoices", status_code=200, opt=needs("billing.write", body=Nothing))
@@ -120,7 +120,7 @@ class PeriodController(Controller):
             if known.invoiced_at is None:
                 issued = await invoices.issue_invoices(conn, caller.organization_id, start)
                 numbers = {"invoices": [invoice.number for invoice in issued]}
-                await audit.record(conn, author(caller), "period.invoiced", period, after=numbers)
+                await audit.record(conn, audit_author(caller), "period.invoiced", period, after=numbers)
             return _listed(await invoices.list_documents(conn, caller.organization_id, start))
 
     @get("/{period:str}/invoices", opt=needs("billing.read"))

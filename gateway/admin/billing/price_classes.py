@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
@@ -72,7 +72,13 @@ class PriceClassController(Controller):
                 await prices.set_price_class(conn, known.adapter_id, wanted.price_class)
                 event = "adapter.price_class_set"
                 await audit.record(
-                    conn, author(caller), event, known.adapter_id, project_id=project_id, before=before, after=after
+                    conn,
+                    audit_author(caller),
+                    event,
+                    known.adapter_id,
+                    project_id=project_id,
+                    before=before,
+                    after=after,
                 )
         return after
 

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import UnixTime, author, seconds
+from gateway.admin.common import UnixTime, audit_author, unix_seconds
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.billing import prices
@@ -147,7 +147,7 @@ class PriceController(Controller):
             after = _wire(stored)
             await audit.record(
                 conn,
-                author(caller),
+                audit_author(caller),
                 "prices.set",
                 stored.id,
                 before=_wire(before[0]) if before else None,
@@ -171,7 +171,7 @@ class PriceController(Controller):
                 ) from None
             if gone is None:
                 raise NotFound(f"There are no prices with the id '{version_id}'.", param="version_id")
-            await audit.record(conn, author(caller), "prices.withdrawn", version_id, before=_wire(gone))
+            await audit.record(conn, audit_author(caller), "prices.withdrawn", version_id, before=_wire(gone))
         return WithdrawnPrices(version_id)
 
 
@@ -235,7 +235,7 @@ def _wire(stored: prices.StoredVersion) -> PriceVersion:
         version.version,
         version.currency,
         version.effective_ns // 10**9,
-        seconds(stored.created_at),
+        unix_seconds(stored.created_at),
         [PriceOut(*msgspec.structs.astuple(entry)) for entry in version.entries],
         [Discount(project_id, basis_points) for project_id, basis_points in version.discounts.items()],
     )

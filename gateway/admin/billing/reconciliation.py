@@ -13,7 +13,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import needs, read_body
 from gateway.admin.billing.credits import Reason
-from gateway.admin.common import author, check_name
+from gateway.admin.common import audit_author, check_name
 from gateway.admin.services import Caller, Services
 from gateway.db.ledger.journals import LostJournal, write_off_journal
 from gateway.db.organization import audit
@@ -87,7 +87,7 @@ class ReconciliationController(Controller):
                 raise NotFound(f"There is no lost journal with the id '{journal_id}'.", param="journal_id")
             shown = _wire(lost)
             after = WrittenOff(shown.id, shown.open_requests, shown.heard_at, wanted.reason)
-            await audit.record(conn, author(caller), "journal.written_off", lost.id, before=shown, after=after)
+            await audit.record(conn, audit_author(caller), "journal.written_off", lost.id, before=shown, after=after)
         return after
 
 

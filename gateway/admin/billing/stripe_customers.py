@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.billing import deliveries
 from gateway.db.organization import audit, projects
@@ -76,7 +76,7 @@ async def _change(services: AdminServices, caller: Actor, project_id: str, custo
             await deliveries.set_stripe_customer(conn, caller.organization_id, project_id, customer_id)
             await audit.record(
                 conn,
-                author(caller),
+                audit_author(caller),
                 "project.stripe_customer.updated",
                 project_id,
                 project_id=project_id,

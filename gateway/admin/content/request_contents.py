@@ -9,7 +9,7 @@ from litestar import get
 from litestar.params import FromPath
 
 from gateway.admin.access import needs
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import Caller, Services
 from gateway.content.transcript import LoggedChoice, LoggedMessage
@@ -51,7 +51,7 @@ async def get_request_content(
         found = await services.contents.read(conn, project_id, request_id)
         if found is None:
             raise NotFound(f"The content of the request '{request_id}' was not logged.", param="request_id")
-        await audit.record(conn, author(caller), "request_content.read", request_id, project_id=project_id)
+        await audit.record(conn, audit_author(caller), "request_content.read", request_id, project_id=project_id)
     content = found.content
     return RequestContent(
         request_id=request_id,
@@ -62,6 +62,6 @@ async def get_request_content(
         input_truncated=content.input_truncated,
         output=content.output,
         output_truncated=content.output_truncated,
-        created_at=seconds(found.created_at),
-        expires_at=seconds(found.expires_at),
+        created_at=unix_seconds(found.created_at),
+        expires_at=unix_seconds(found.expires_at),
     )

@@ -12,7 +12,7 @@ from litestar import get
 from litestar.params import FromPath
 
 from gateway.admin.access import needs
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
@@ -73,14 +73,14 @@ async def get_request_response(
         found = await services.responses.of_request(conn, project_id, request_id)
         if found is None:
             raise NotFound(f"No response of the request '{request_id}' is stored.", param="request_id")
-        await audit.record(conn, author(caller), "stored_response.read", found.id, project_id=project_id)
+        await audit.record(conn, audit_author(caller), "stored_response.read", found.id, project_id=project_id)
     response = msgspec.json.decode(found.response, type=_Shown)
     return StoredResponseContent(
         id=found.id,
         request_id=request_id,
         project_id=project_id,
         model=found.model,
-        created_at=seconds(found.created_at),
+        created_at=unix_seconds(found.created_at),
         status=response.status,
         previous_response_id=found.parent_id,
         conversation_id=(response.conversation or {}).get("id"),
@@ -99,6 +99,6 @@ async def get_conversation_content(
         found = await services.conversations.all_of(conn, project_id, conversation_id)
         if found is None:
             raise NotFound(f"There is no conversation with the id '{conversation_id}'.", param="conversation_id")
-        await audit.record(conn, author(caller), "conversation.read", conversation_id, project_id=project_id)
+        await audit.record(conn, audit_author(caller), "conversation.read", conversation_id, project_id=project_id)
     items: Items = [msgspec.json.decode(each.content) for each in found]
     return ConversationContent(id=conversation_id, project_id=project_id, items=items)

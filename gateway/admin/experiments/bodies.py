@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.common import seconds_or_none, unix_seconds
 from gateway.admin.experiments import wire
 from gateway.admin.paging import wrong_value
 from gateway.db.experiments.arms import PinnedArm
@@ -57,7 +57,7 @@ def experiment_wire(
         name=row.name,
         model=row.model,
         state=row.state,
-        possible=list(states.possible(row.state)),
+        possible=list(states.possible_actions(row.state)),
         version=row.version,
         unit=shown.unit,
         coverage=defined.coverage,
@@ -72,11 +72,11 @@ def experiment_wire(
         why=_why(row),
         decided_arm=None if row.decided_arm is None else defined.arms[row.decided_arm].name,
         days=days_of(row, now),
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
         started_at=seconds_or_none(row.started_at),
         stopped_at=seconds_or_none(row.stopped_at),
         decided_at=seconds_or_none(row.decided_at),
-        changed_at=seconds(row.changed_at),
+        changed_at=unix_seconds(row.changed_at),
     )
 
 

@@ -11,10 +11,10 @@ from litestar.params import FromPath
 from msgspec import UNSET
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.experiments import wire
 from gateway.admin.experiments.bodies import audited, check_text, definition_of, experiment_wire, with_changes
-from gateway.admin.experiments.reshaping import reshape
+from gateway.admin.experiments.reshaping import apply_new_split
 from gateway.admin.experiments.warnings import find_warnings
 from gateway.admin.names import is_base
 from gateway.admin.organization.projects import active_project, existing_project
@@ -118,7 +118,7 @@ class ExperimentController(Controller):
             await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)
-            states.after(row.state, "change")
+            states.state_after(row.state, "change")
             if body.version is not UNSET and body.version != row.version:
                 raise Conflict(
                     f"The experiment is at version {row.version} by now: read it again, then change it.",
@@ -144,7 +144,7 @@ class ExperimentController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)
-            states.after(row.state, "delete")
+            states.state_after(row.state, "delete")
             before = await shown_experiment(conn, row)
             await experiments.delete_draft(conn, experiment_id)
             await record(conn, caller, "experiment.deleted", project_id, experiment_id, before=before)
@@ -216,7 +216,7 @@ async def record(
     event: the name of the change. before, after: the experiment as it was and as it is; None where it does not exist.
     """
     shown = {name: audited(each) for name, each in (("before", before), ("after", after)) if each is not None}
-    await audit.record(conn, author(caller), event, experiment_id, project_id=project_id, **shown)
+    await audit.record(conn, audit_author(caller), event, experiment_id, project_id=project_id, **shown)
 
 
 async def _check(conn: Connection, project_id: str, wanted: Experiment) -> None:
@@ -254,8 +254,8 @@ async def _change(conn: Connection, row: ExperimentRow, wanted: Experiment) -> N
     if wanted.name != row.name and await experiments.has_other(conn, row.project_id, wanted.name, row.id):
         raise _name_taken(wanted.name)
     if row.state != "draft":
-        await reshape(conn, row, wanted)
-    await experiments.redefine(conn, row.id, wanted)
+        await apply_new_split(conn, row, wanted)
+    await experiments.replace_definition(conn, row.id, wanted)
 
 
 def _name_taken(name: str) -> Conflict:

@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.experiments import wire
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query
@@ -57,7 +57,7 @@ class LayerController(Controller):
             row = await layers.find_layer(conn, project_id, wanted.name)
             assert row is not None
             made = _layer(row)
-            await audit.record(conn, author(caller), "layer.created", made.id, project_id=project_id, after=made)
+            await audit.record(conn, audit_author(caller), "layer.created", made.id, project_id=project_id, after=made)
         return made
 
     @delete("/{name:str}", status_code=200, opt=needs("experiments.write"))
@@ -74,7 +74,7 @@ class LayerController(Controller):
                 raise Conflict(f"Experiments name the layer '{name}'.", param="name")
             await layers.delete_layer(conn, project_id, name)
             before = _layer(row)
-            await audit.record(conn, author(caller), "layer.deleted", name, project_id=project_id, before=before)
+            await audit.record(conn, audit_author(caller), "layer.deleted", name, project_id=project_id, before=before)
         return wire.DeletedExperimentLayer(name)
 
 
@@ -110,7 +110,9 @@ class HoldoutController(Controller):
             row = await holdouts.find_holdout(conn, project_id, wanted.name)
             assert row is not None
             made = _holdout(row)
-            await audit.record(conn, author(caller), "holdout.created", made.id, project_id=project_id, after=made)
+            await audit.record(
+                conn, audit_author(caller), "holdout.created", made.id, project_id=project_id, after=made
+            )
         return made
 
     @delete("/{name:str}", status_code=200, opt=needs("experiments.write"))
@@ -127,15 +129,17 @@ class HoldoutController(Controller):
                 raise Conflict(f"Experiments name the holdout '{name}'.", param="name")
             await holdouts.delete_holdout(conn, project_id, name)
             before = _holdout(row)
-            await audit.record(conn, author(caller), "holdout.deleted", name, project_id=project_id, before=before)
+            await audit.record(
+                conn, audit_author(caller), "holdout.deleted", name, project_id=project_id, before=before
+            )
         return wire.DeletedExperimentHoldout(name)
 
 
 def _layer(row: LayerRow) -> wire.ExperimentLayer:
     return wire.ExperimentLayer(
-        row.name, row.name, num_free(row.owners), [each.name for each in row.owners], seconds(row.created_at)
+        row.name, row.name, num_free(row.owners), [each.name for each in row.owners], unix_seconds(row.created_at)
     )
 
 
 def _holdout(row: HoldoutRow) -> wire.ExperimentHoldout:
-    return wire.ExperimentHoldout(row.name, row.name, row.size, seconds(row.created_at))
+    return wire.ExperimentHoldout(row.name, row.name, row.size, unix_seconds(row.created_at))

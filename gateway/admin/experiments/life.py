@@ -65,7 +65,7 @@ class ExperimentLifeController(Controller):
             await keep_pools(conn)
             await active_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)
-            state, before = states.after(row.state, "start"), await shown_experiment(conn, row)
+            state, before = states.state_after(row.state, "start"), await shown_experiment(conn, row)
             if row.state == "draft":
                 await _begin(conn, services, caller, row, loaded)
             else:
@@ -113,7 +113,7 @@ class ExperimentLifeController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id, lock=True)
-            states.after(row.state, "decide")
+            states.state_after(row.state, "decide")
             names = [arm.name for arm in row.definition.arms]
             if wanted.arm not in names:
                 raise wrong_value("arm", f"the arms are {', '.join(names)}")
@@ -145,7 +145,7 @@ async def _move(
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         row = await existing_experiment(conn, project_id, experiment_id, lock=True)
-        state, before = states.after(row.state, verb), await shown_experiment(conn, row)
+        state, before = states.state_after(row.state, verb), await shown_experiment(conn, row)
         await keep_state_look(conn, row)
         await experiments.set_state(conn, experiment_id, state)
         return await _changed(conn, caller, event, before, project_id)
@@ -174,7 +174,7 @@ async def _load_arms(
         await keep_pools(conn)
         await existing_project(conn, caller.organization_id, project_id)
         row = await existing_experiment(conn, project_id, experiment_id)
-        states.after(row.state, "start")
+        states.state_after(row.state, "start")
         if row.state != "draft":
             return frozenset()
         found = await resolve_arms(conn, caller.organization_id, project_id, row.definition)

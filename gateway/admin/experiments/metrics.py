@@ -8,7 +8,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.experiments import wire
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
@@ -72,7 +72,7 @@ class FeedbackMetricController(Controller):
             row = await metrics.find_metric(conn, project_id, wanted.name)
             assert row is not None
             made = _wire(row)
-            await audit.record(conn, author(caller), "metric.created", made.id, project_id=project_id, after=made)
+            await audit.record(conn, audit_author(caller), "metric.created", made.id, project_id=project_id, after=made)
         return made
 
     @delete("/{name:str}", status_code=200, opt=needs("experiments.write"))
@@ -92,7 +92,7 @@ class FeedbackMetricController(Controller):
                 raise Conflict(f"There is feedback about the metric '{name}'.", param="name")
             await metrics.delete_metric(conn, project_id, name)
             before = _wire(row)
-            await audit.record(conn, author(caller), "metric.deleted", name, project_id=project_id, before=before)
+            await audit.record(conn, audit_author(caller), "metric.deleted", name, project_id=project_id, before=before)
         return wire.DeletedFeedbackMetric(name)
 
 
@@ -148,5 +148,5 @@ def _wire(row: MetricRow) -> wire.FeedbackMetric:
         _value(row.most),
         labels,
         row.description,
-        seconds(row.created_at),
+        unix_seconds(row.created_at),
     )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from gateway.db.experiments.experiments import ExperimentRow, close_enrolment, set_split, split_of
 from gateway.db.experiments.layers import lock_slots
 from gateway.domain.errors import Conflict
-from gateway.domain.experiments.allocation import arm_ended, covering, exposed_units, free_slots, reweighted
+from gateway.domain.experiments.allocation import arm_ended, exposed_units, free_slots, with_more_coverage, with_weights
 from gateway.domain.experiments.definition import Experiment
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> None:
+async def apply_new_split(conn: Connection, row: ExperimentRow, wanted: Experiment) -> None:
     """Change the split of a locked experiment as its new definition says.
 
     Ended arms and more coverage hold at once. New weights close the enrolment: the bookkeeper opens it again once every
@@ -35,9 +35,9 @@ async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> N
         split = arm_ended(split, arm)
     if more:
         owners = await lock_slots(conn, row.project_id, before.layer)
-        split = covering(split, free_slots(before.layer, owners, more, asker=row.name))
+        split = with_more_coverage(split, free_slots(before.layer, owners, more, asker=row.name))
     if ended or more:
         await set_split(conn, row.id, split)
     if are_new:
-        reweighted(split, weights, exposed_units({}))  # refuses a change now that the bookkeeper could not make later
+        with_weights(split, weights, exposed_units({}))  # refuses a change now that the bookkeeper could not make later
         await close_enrolment(conn, row.id, weights)

@@ -9,7 +9,7 @@ from litestar import Controller, Request, get
 from litestar.params import FromPath
 
 from gateway.admin.access import needs
-from gateway.admin.common import instant, seconds
+from gateway.admin.common import unix_seconds, utc_time
 from gateway.admin.experiments import wire_results as wire
 from gateway.admin.experiments.experiments import existing_experiment
 from gateway.admin.experiments.shown import (
@@ -19,8 +19,8 @@ from gateway.admin.experiments.shown import (
     day_shown,
     guardrails_shown,
     judged_shown,
+    metric_scales,
     quantiles_shown,
-    scales,
     segment_shown,
     split_shown,
 )
@@ -88,7 +88,7 @@ class ExperimentResultController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
-            scale = scales(await list_metrics(conn, project_id))
+            scale = metric_scales(await list_metrics(conn, project_id))
             look = await read_look(conn, row, metric=metric, as_of=as_of)
             shadow = await _shadow(conn, row) if as_of is None else None
             segments = None
@@ -112,7 +112,7 @@ class ExperimentResultController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
-            scale = scales(await list_metrics(conn, project_id))
+            scale = metric_scales(await list_metrics(conn, project_id))
         days = await read_timeline(services.database, row, metric=metric)
         defined = row.definition
         return wire.ExperimentTimeline(
@@ -146,7 +146,7 @@ class ExperimentResultController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await existing_experiment(conn, project_id, experiment_id)
-            scale = scales(await list_metrics(conn, project_id))
+            scale = metric_scales(await list_metrics(conn, project_id))
             found = await read_ages(conn, row, metric=metric)
         return wire.ExperimentAges(experiment_id, [age_shown(row.definition, each, scale) for each in found])
 
@@ -184,7 +184,7 @@ def _read_time(text: str | None) -> datetime.datetime | None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_UNIX_DIGITS):
         raise wrong_value("as_of", "expected Unix seconds")
-    return instant(int(text))
+    return utc_time(int(text))
 
 
 async def _shadow(conn: Connection, row: ExperimentRow) -> wire.ShadowResult | None:
@@ -231,7 +231,7 @@ def _results(
         name=row.name,
         state=row.state,
         version=look.version,
-        looked_at=seconds(look.looked_at),
+        looked_at=unix_seconds(look.looked_at),
         days=look.days,
         conclusion=conclusion(
             comparisons,

@@ -13,7 +13,7 @@ import msgspec
 from gateway.admin.experiments import wire_results as wire
 from gateway.admin.experiments.words import (
     comparison_text,
-    finite,
+    finite_or_none,
     guardrail_text,
     judged_text,
     quantile_text,
@@ -34,7 +34,7 @@ _FROM_MICROSECONDS = 1e-3
 _FROM_MILLIONTHS = 1e-6
 
 
-def scales(own: Collection[MetricRow] = ()) -> dict[str, float]:
+def metric_scales(own: Collection[MetricRow] = ()) -> dict[str, float]:
     """Return the factors from sums to the metrics' own units, by metric; metrics with the factor 1 are left out."""
     built_in = dict.fromkeys((name for name in METRICS if name.endswith("_ms")), _FROM_MICROSECONDS)
     return built_in | {each.name: _FROM_MILLIONTHS for each in own if each.type != "boolean"}
@@ -77,7 +77,7 @@ def guardrails_shown(defined: Experiment, results: Results) -> list[wire.Guardra
             arm=defined.arms[each.arm].name,
             action=actions.get(each.metric, "alert"),
             verdict=each.verdict,
-            log_e=None if each.log_e is None else finite(each.log_e),
+            log_e=None if each.log_e is None else finite_or_none(each.log_e),
             text=guardrail_text(each.metric, defined.arms[each.arm].name, each.verdict),
         )
         for each in results.guardrails
@@ -122,7 +122,7 @@ def split_shown(defined: Experiment, split: SegmentSplit, names: Mapping[str, st
             for arm, units, expected in zip(defined.arms, split.units, split.expected, strict=True)
         ],
         is_srm=split.is_srm,
-        srm_log_e=finite(split.log_e),
+        srm_log_e=finite_or_none(split.log_e),
     )
 
 
@@ -224,8 +224,8 @@ def _estimate(mean: Mean, scale: float) -> wire.Estimate:
 
 
 def _bounds(interval: Interval, scale: float = 1.0) -> wire.Bounds:
-    return wire.Bounds(finite(interval.low * scale), finite(interval.high * scale))
+    return wire.Bounds(finite_or_none(interval.low * scale), finite_or_none(interval.high * scale))
 
 
 def _quantile_bounds(each: QuantileInterval) -> wire.QuantileBounds:
-    return wire.QuantileBounds(finite(each.estimate), finite(each.low), finite(each.high))
+    return wire.QuantileBounds(finite_or_none(each.estimate), finite_or_none(each.low), finite_or_none(each.high))

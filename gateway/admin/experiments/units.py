@@ -8,7 +8,7 @@ from litestar import Request, post
 from litestar.params import FromPath
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.experiments import wire
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import Caller, Services
@@ -37,5 +37,5 @@ async def forget_experiment_unit(
         await existing_project(conn, caller.organization_id, project_id, lock=True)
         num = await forget_here(conn, project_id, digest)
         shown = wire.ForgottenUnit(num)
-        await audit.record(conn, author(caller), "unit.forgotten", project_id, project_id=project_id, after=shown)
+        await audit.record(conn, audit_author(caller), "unit.forgotten", project_id, project_id=project_id, after=shown)
     return shown

@@ -20,7 +20,7 @@ from gateway.domain.percent import percent_text
 DAY_SECONDS = 86_400
 
 
-def difference(metric: str, value: float) -> str:
+def difference_text(metric: str, value: float) -> str:
     """Return a difference of a metric's values in words: four digits, a sign, and a unit unless it is feedback."""
     name = metric.split(".")[0]
     if name in METRICS and name.endswith("_rate"):
@@ -29,7 +29,7 @@ def difference(metric: str, value: float) -> str:
     return f"{number} {name.rsplit('_', 1)[1]}" if name in METRICS else number
 
 
-def change(part: float) -> str:
+def change_text(part: float) -> str:
     """Return a relative difference as a signed percentage.
 
     part: the difference as a part of the control's value.
@@ -48,9 +48,9 @@ def comparison_text(
     if interval.low is None or interval.high is None:
         return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     if relative is not None and relative.low is not None and relative.high is not None:
-        between = f"{change(relative.low)} and {change(relative.high)}"
+        between = f"{change_text(relative.low)} and {change_text(relative.high)}"
     else:
-        between = f"{difference(metric, interval.low)} and {difference(metric, interval.high)}"
+        between = f"{difference_text(metric, interval.low)} and {difference_text(metric, interval.high)}"
     proven = {
         "better": f"{arm} is better: that is proven",
         "worse": f"{arm} is worse: that is proven",
@@ -66,8 +66,8 @@ def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
         return f"{metric} in {arm}, with the help of a judge, compared with {control}: nothing is known yet."
     return (
         f"{metric} in {arm}, by people and with the help of a judge, compared with {control}: between "
-        f"{difference(metric, interval.low)} and {difference(metric, interval.high)}. That holds if people vote about "
-        "units drawn at random."
+        f"{difference_text(metric, interval.low)} and {difference_text(metric, interval.high)}. That holds if people "
+        "vote about units drawn at random."
     )
 
 
@@ -80,8 +80,8 @@ def quantile_text(metric: str, arm: str, control: str, found: Bounds, verdict: V
         return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     proven = {"better": "that is better", "worse": "that is worse"}.get(verdict, "no difference is proven yet")
     return (
-        f"{metric} in {arm}, compared with {control}: between {difference(metric, found.low)} and "
-        f"{difference(metric, found.high)}; {proven}."
+        f"{metric} in {arm}, compared with {control}: between {difference_text(metric, found.low)} and "
+        f"{difference_text(metric, found.high)}; {proven}."
     )
 
 
@@ -168,7 +168,7 @@ def conclusion(
     return " ".join(sentences)
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return the number; None for an infinity or NaN, where nothing bounds the value."""
     return value if math.isfinite(value) else None
 

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.services import Caller, Services
@@ -26,8 +26,8 @@ from gateway.domain.limits.limit import (
     Scope,
     Unit,
     Window,
-    alerts,
-    complaint,
+    limit_fault,
+    sends_alerts,
 )
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import authorize
@@ -157,7 +157,7 @@ async def _list(
     conn: Connection, request: Request[Any, Any, Any], organization_id: str, project_id: str | None
 ) -> Page[LimitOut]:
     query = read_list_query(request.query_params)
-    shown = [wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
+    shown = [limit_wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
     return page_of_all(shown, query)
 
 
@@ -168,8 +168,8 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
     """
     percents = wanted.alert_percents
     if percents is UNSET:
-        percents = ALERT_PERCENTS if alerts(wanted.unit, wanted.window) else ()
-    if (wrong := complaint(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
+        percents = ALERT_PERCENTS if sends_alerts(wanted.unit, wanted.window) else ()
+    if (wrong := limit_fault(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
         raise wrong_value(wrong[0], f"it {wrong[1]}")
     if wanted.model is not None and wanted.unit == "storage_bytes":
         raise wrong_value("model", "a limit with the unit 'storage_bytes' counts all adapters and has no model")
@@ -196,10 +196,12 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
             f"There are already {MAX_LIMITS} limits, the most there can be. Delete one first.", code="too_many_limits"
         )
     (shown,) = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
-    after, before = wire(shown), None if is_new else wire(known[limit_id])
+    after, before = limit_wire(shown), None if is_new else limit_wire(known[limit_id])
     if before is None or (before.max, before.alert_percents) != (after.max, after.alert_percents):
         event = "limit.created" if is_new else "limit.updated"
-        await audit.record(conn, author(caller), event, limit_id, project_id=project_id, before=before, after=after)
+        await audit.record(
+            conn, audit_author(caller), event, limit_id, project_id=project_id, before=before, after=after
+        )
     return after
 
 
@@ -229,7 +231,7 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
     found = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
     if not found:
         raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
-    before = wire(found[0])
+    before = limit_wire(found[0])
     _check_may_change(caller, before.api_key_id, project_id)
     if found[0].limit.is_balance:
         raise Conflict(
@@ -239,7 +241,7 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
             code="limit_is_balance",
         )
     await limits.remove_limit(conn, caller.organization_id, project_id, limit_id)
-    await audit.record(conn, author(caller), "limit.deleted", limit_id, project_id=project_id, before=before)
+    await audit.record(conn, audit_author(caller), "limit.deleted", limit_id, project_id=project_id, before=before)
     return DeletedLimit(limit_id)
 
 
@@ -252,7 +254,7 @@ def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | N
         authorize(caller, "limits.write", project_id)
 
 
-def wire(standing: limits.Standing) -> LimitOut:
+def limit_wire(standing: limits.Standing) -> LimitOut:
     """Return a limit with its use as the admin API shows it."""
     limit = standing.limit
     return LimitOut(

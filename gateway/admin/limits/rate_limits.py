@@ -13,7 +13,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
@@ -98,7 +98,7 @@ class RateLimitController(Controller):
             if after != before:
                 await audit.record(
                     conn,
-                    author(caller),
+                    audit_author(caller),
                     "rate_limit.updated",
                     after.id,
                     project_id=project_id,

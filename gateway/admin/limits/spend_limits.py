@@ -14,7 +14,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.limits.limits import LimitOut, SetLimit, remove_one, set_one, wire
+from gateway.admin.limits.limits import LimitOut, SetLimit, limit_wire, remove_one, set_one
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db.limits import limits
@@ -141,7 +141,7 @@ async def monthly_cost(
     for standing in await limits.list_limits(conn, organization_id, project_id):
         of = standing.limit
         if (of.unit, of.window, of.model, of.api_key_id, of.hard) == ("cost_nanos", "month", None, None, hard):
-            return wire(standing)
+            return limit_wire(standing)
     return None
 
 

@@ -13,7 +13,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, check_address, seconds, seconds_or_none
+from gateway.admin.common import audit_author, check_address, seconds_or_none, unix_seconds
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.db.limits import webhooks
@@ -143,7 +143,7 @@ class WebhookController(Controller):
                 secret=sealed.data,
                 events=list(dict.fromkeys(wanted.events or webhooks.DEFAULT_EVENTS)),
             )
-            await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
+            await audit.record(conn, audit_author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
 
     @post("/{webhook_id:str}/rotate", status_code=200, opt=needs("limits.write", body=RotateWebhook))
@@ -176,7 +176,7 @@ class WebhookController(Controller):
                 datetime.timedelta(seconds=wanted.grace_seconds),
             )
             shown = Webhook(**_fields(row))
-            await audit.record(conn, author(caller), "webhook.rotated", row.id, before=shown, after=shown)
+            await audit.record(conn, audit_author(caller), "webhook.rotated", row.id, before=shown, after=shown)
         return RotatedWebhook(
             **_fields(row), secret=shown_secret(secret), previous_secret_expires_at=seconds_or_none(until)
         )
@@ -188,7 +188,7 @@ class WebhookController(Controller):
             row = await webhooks.remove_webhook(conn, caller.organization_id, webhook_id)
             if row is None:
                 raise NotFound(f"There is no webhook with the id '{webhook_id}'.", param="webhook_id")
-            await audit.record(conn, author(caller), "webhook.deleted", row.id, before=Webhook(**_fields(row)))
+            await audit.record(conn, audit_author(caller), "webhook.deleted", row.id, before=Webhook(**_fields(row)))
         return DeletedWebhook(webhook_id)
 
 
@@ -224,7 +224,7 @@ def _fields(row: webhooks.WebhookRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "url": row.url,
-        "created_at": seconds(row.created_at),
+        "created_at": unix_seconds(row.created_at),
         "events": row.events,
         "last_delivered_at": seconds_or_none(row.last_delivered_at),
         "last_failed_at": seconds_or_none(row.last_failed_at),

@@ -10,7 +10,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
 from gateway.admin.organization.held import check_within_own
 from gateway.admin.organization.key_wire import AdminApiKey, CreatedAdminKey, admin_api_key, created_admin_key
 from gateway.admin.organization.keys import Networks, networks, owning_user
@@ -75,7 +75,7 @@ class AdminKeyController(Controller):
         """Create an operator's key. The reply shows the key this once."""
         wanted = await read_body(request, CreateAdminKey)
         check_name(wanted.name)
-        expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
+        expires_at, ip_allow = expiry_time(wanted.expires_at), networks(wanted.ip_allowlist)
         made = new_key("admin")
         async with services.database.transaction() as conn:
             owner = await owning_user(conn, caller)
@@ -94,7 +94,7 @@ class AdminKeyController(Controller):
                 owner_user_id=owner,
             )
             assert row is not None, "two keys of 238 random bits are never the same"
-            await audit.record(conn, author(caller), "admin_api_key.created", row.id, after=admin_api_key(row))
+            await audit.record(conn, audit_author(caller), "admin_api_key.created", row.id, after=admin_api_key(row))
         return created_admin_key(row, made.secret)
 
     @get("/{key_id:str}", opt=needs("admin_keys.read"))
@@ -113,7 +113,7 @@ class AdminKeyController(Controller):
             if before.revoked_at is None:
                 await keys.revoke_admin_key(conn, caller.organization_id, key_id)
                 shown = admin_api_key(before)
-                await audit.record(conn, author(caller), "admin_api_key.deleted", key_id, before=shown)
+                await audit.record(conn, audit_author(caller), "admin_api_key.deleted", key_id, before=shown)
         return DeletedAdminKey(key_id)
 
 

@@ -9,7 +9,7 @@ from litestar import Controller, Request, get
 from litestar.datastructures import MultiDict
 
 from gateway.admin.access import LIST_QUERY, needs
-from gateway.admin.common import seconds
+from gateway.admin.common import unix_seconds
 from gateway.admin.paging import Page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
@@ -142,7 +142,7 @@ def _wire(row: audit.AuditRow) -> dict[str, Any]:
         "id": row.id,
         "object": "organization.audit_log",
         "type": row.event,
-        "effective_at": seconds(row.effective_at),
+        "effective_at": unix_seconds(row.effective_at),
         "actor": actor,
         "project": None if row.project_id is None else {"id": row.project_id},
         row.event: {"id": row.object_id, "before": _raw(row.before), "after": _raw(row.after)},

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.common import seconds_or_none, unix_seconds
 from gateway.db.organization.keys import KeyRow
 
 
@@ -146,7 +146,7 @@ def owned_key(row: KeyRow) -> OwnedKey:
         project_id=row.project_id,
         name=row.name,
         redacted_value=_redacted(row),
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
         expires_at=seconds_or_none(row.expires_at),
         revoked_at=seconds_or_none(row.revoked_at),
         suspended_at=seconds_or_none(row.suspended_at),
@@ -162,7 +162,7 @@ def _fields(row: KeyRow) -> dict[str, Any]:
         "scopes": row.scopes,
         "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
         "owner": _owner(row),
-        "created_at": seconds(row.created_at),
+        "created_at": unix_seconds(row.created_at),
         "expires_at": seconds_or_none(row.expires_at),
         "revoked_at": seconds_or_none(row.revoked_at),
         "last_used_at": seconds_or_none(row.last_used_at),

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
 from gateway.admin.organization.held import check_within_own
 from gateway.admin.organization.key_room import check_room_for_key
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
@@ -99,7 +99,7 @@ class KeyController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             await check_room_for_key(conn, project_id)
             owner = await _service_account(conn, project_id, wanted.service_account_id)
-            expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
+            expires_at, ip_allow = expiry_time(wanted.expires_at), networks(wanted.ip_allowlist)
             await check_within_own(conn, caller, expires_at, ip_allow)
             made = new_key("project")
             row = await keys.create_key(
@@ -153,7 +153,7 @@ class KeyController(Controller):
                 before,
                 name=before.name if wanted.name is UNSET else wanted.name,
                 scopes=sorted(set(scopes)),
-                expires_at=before.expires_at if wanted.expires_at is UNSET else expiry(wanted.expires_at),
+                expires_at=before.expires_at if wanted.expires_at is UNSET else expiry_time(wanted.expires_at),
                 models=before.models if wanted.models is UNSET else wanted.models,
                 ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else networks(wanted.ip_allowlist),
             )
@@ -215,7 +215,7 @@ async def record_key(
     """
     shown = api_key(before) if before else None
     await audit.record(
-        conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
+        conn, audit_author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
     )
 
 

@@ -15,7 +15,7 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, cookie_name, device_cookie_name, login_token, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.organization.users import NewPassword, check_email, check_new_password, existing_user
 from gateway.admin.paging import Page
 from gateway.admin.services import AdminServices, Caller, Services
@@ -204,7 +204,7 @@ def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[Curren
         email=new.user.email,
         role=new.user.role,
         csrf_token=csrf_token(new.token),
-        expires_at=seconds(new.login.expires_at),
+        expires_at=unix_seconds(new.login.expires_at),
     )
     call = call_of(request.scope)
     cookies = [
@@ -240,7 +240,7 @@ class LoginController(Controller):
             email=found.email,
             role=found.role,
             csrf_token=csrf_token(token),
-            expires_at=seconds(found.expires_at),
+            expires_at=unix_seconds(found.expires_at),
             organization=LoginOrganization(organization.id, organization.name),
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
@@ -287,7 +287,7 @@ class LoginController(Controller):
             await rows.set_password_hash(conn, caller.id, password_hash)
             await unlock(conn, caller.email or "")
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
-            await audit.record(conn, author(caller), "user.password_changed", caller.id)
+            await audit.record(conn, audit_author(caller), "user.password_changed", caller.id)
         return EndedLogins(ended)
 
     @post("/totp", status_code=200, opt=needs(None, body=WithPassword))
@@ -303,7 +303,7 @@ class LoginController(Controller):
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, sealed.data, content_key=sealed.key_id)
             await unlock(conn, user.email)
-            await audit.record(conn, author(caller), "user.totp_begun", caller.id)
+            await audit.record(conn, audit_author(caller), "user.totp_begun", caller.id)
         return TotpSecret(totp.base32(secret), totp.provisioning_uri(secret, user.email))
 
     @post("/totp/confirm", status_code=200, opt=needs(None, body=Confirm))
@@ -325,7 +325,7 @@ class LoginController(Controller):
         async with services.database.transaction() as conn:
             await rows.confirm_totp(conn, caller.id, [recovery.digest(code) for code in codes])
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
-            await audit.record(conn, author(caller), "user.totp_confirmed", caller.id)
+            await audit.record(conn, audit_author(caller), "user.totp_confirmed", caller.id)
         return ConfirmedTotp(ended, recovery_codes=codes)
 
     @post("/totp/remove", status_code=200, opt=needs(None, body=Proof))
@@ -337,7 +337,7 @@ class LoginController(Controller):
             await rows.set_totp_secret(conn, caller.id, None)
             await unlock(conn, user.email)
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
-            await audit.record(conn, author(caller), "user.totp_removed", caller.id)
+            await audit.record(conn, audit_author(caller), "user.totp_removed", caller.id)
         return EndedLogins(ended)
 
 
@@ -378,9 +378,9 @@ async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Lo
             id=row.id,
             address=row.address,
             user_agent=row.user_agent,
-            created_at=seconds(row.created_at),
-            last_used_at=seconds(row.last_used_at),
-            expires_at=seconds(row.expires_at),
+            created_at=unix_seconds(row.created_at),
+            last_used_at=unix_seconds(row.last_used_at),
+            expires_at=unix_seconds(row.expires_at),
             current=row.id == caller.login_id,
         )
         for row in found
@@ -395,7 +395,7 @@ async def _end(
     async with services.database.transaction() as conn:
         ended = await rows.revoke_logins(conn, user_id, login_id=login_id, keeps_device=keeps_device)
         if ended:
-            await audit.record(conn, author(caller), "logout.succeeded", user_id, before={"login_ids": ended})
+            await audit.record(conn, audit_author(caller), "logout.succeeded", user_id, before={"login_ids": ended})
     return EndedLogins(ended)
 
 

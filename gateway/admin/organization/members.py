@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds, with_revoked_keys
+from gateway.admin.common import audit_author, unix_seconds, with_revoked_keys
 from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -116,7 +116,9 @@ class MemberController(Controller):
             before = await _existing(conn, project_id, user_id)
             check_grant(caller, of_project_role(before.role), project_id)
             shown = with_revoked_keys(_wire(before), await members.remove_member(conn, project_id, user_id))
-            await audit.record(conn, author(caller), "member.removed", user_id, project_id=project_id, before=shown)
+            await audit.record(
+                conn, audit_author(caller), "member.removed", user_id, project_id=project_id, before=shown
+            )
         return DeletedMember(user_id)
 
 
@@ -137,7 +139,9 @@ async def _put(
         after = _wire(await _existing(conn, project_id, user_id))
         if before is None or before.role != role:
             event, shown = ("member.updated", _wire(before)) if before else ("member.added", None)
-            await audit.record(conn, author(caller), event, user_id, project_id=project_id, before=shown, after=after)
+            await audit.record(
+                conn, audit_author(caller), event, user_id, project_id=project_id, before=shown, after=after
+            )
         return after
 
 
@@ -149,4 +153,4 @@ async def _existing(conn: Connection, project_id: str, user_id: str) -> members.
 
 
 def _wire(row: members.MemberRow) -> Member:
-    return Member(id=row.id, name=row.name, email=row.email, role=row.role, added_at=seconds(row.added_at))
+    return Member(id=row.id, name=row.name, email=row.email, role=row.role, added_at=unix_seconds(row.added_at))

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, Request, get, post
 
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.common import author, seconds, seconds_or_none
+from gateway.admin.common import audit_author, seconds_or_none, unix_seconds
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, organizations
 from gateway.domain.tenancy.actor import Actor
@@ -64,9 +64,9 @@ async def _set_suspended(services: AdminServices, caller: Actor, suspended: bool
             return _wire(before)
         after = await organizations.set_organization_suspended(conn, caller.organization_id, suspended)
         event = "organization.suspended" if suspended else "organization.resumed"
-        await audit.record(conn, author(caller), event, after.id, before=_wire(before), after=_wire(after))
+        await audit.record(conn, audit_author(caller), event, after.id, before=_wire(before), after=_wire(after))
         return _wire(after)
 
 
 def _wire(row: organizations.OrganizationRow) -> Organization:
-    return Organization(row.id, row.name, seconds(row.created_at), seconds_or_none(row.suspended_at))
+    return Organization(row.id, row.name, unix_seconds(row.created_at), seconds_or_none(row.suspended_at))

@@ -14,7 +14,7 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, challenge_cookie_name, needs, read_body
-from gateway.admin.common import author, check_name, seconds
+from gateway.admin.common import audit_author, check_name, unix_seconds
 from gateway.admin.organization.logins import (
     MAX_LOGIN_BYTES,
     CurrentLogin,
@@ -209,7 +209,7 @@ class PasskeyController(Controller):
             if row is None:
                 raise Conflict("This passkey was added already.", param="credential_id", code="passkey_exists")
             await logins.count_as_by_passkey(conn, caller.login_id or "")
-            await audit.record(conn, author(caller), "user.passkey_added", caller.id, after=_wire(services, row))
+            await audit.record(conn, audit_author(caller), "user.passkey_added", caller.id, after=_wire(services, row))
         return _wire(services, row)
 
     @post("/{passkey_id:str}", status_code=200, opt=needs(None, body=RenamePasskey))
@@ -227,7 +227,7 @@ class PasskeyController(Controller):
                 await rows.rename_passkey(conn, caller.id, passkey_id, wanted.name)
                 shown = _wire(services, before), _wire(services, after)
                 await audit.record(
-                    conn, author(caller), "user.passkey_renamed", caller.id, before=shown[0], after=shown[1]
+                    conn, audit_author(caller), "user.passkey_renamed", caller.id, before=shown[0], after=shown[1]
                 )
         return _wire(services, after)
 
@@ -251,7 +251,9 @@ class PasskeyController(Controller):
             await logins.revoke_logins(conn, caller.id, except_id=caller.login_id)
             if not await rows.credential_ids(conn, caller.id):
                 await logins.count_as_by_password(conn, caller.login_id or "")
-            await audit.record(conn, author(caller), "user.passkey_removed", caller.id, before=_wire(services, before))
+            await audit.record(
+                conn, audit_author(caller), "user.passkey_removed", caller.id, before=_wire(services, before)
+            )
         return DeletedPasskey(passkey_id)
 
 
@@ -278,7 +280,9 @@ class UserPasskeyController(Controller):
             before = _existing(await rows.lock_passkey(conn, user_id, passkey_id), passkey_id)
             await rows.remove_passkeys(conn, user_id, passkey_id)
             await logins.revoke_logins(conn, user_id)
-            await audit.record(conn, author(caller), "user.passkey_removed", user_id, before=_wire(services, before))
+            await audit.record(
+                conn, audit_author(caller), "user.passkey_removed", user_id, before=_wire(services, before)
+            )
         return DeletedPasskey(passkey_id)
 
 
@@ -299,9 +303,9 @@ def _check_room(num_passkeys: int) -> None:
 
 
 def _wire(services: AdminServices, row: rows.PasskeyRow) -> Passkey:
-    used = None if row.last_used_at is None else seconds(row.last_used_at)
+    used = None if row.last_used_at is None else unix_seconds(row.last_used_at)
     is_usable = services.passkeys.is_usable(row.rp_id)
-    return Passkey(row.id, row.name, seconds(row.created_at), used, row.rp_id, is_usable)
+    return Passkey(row.id, row.name, unix_seconds(row.created_at), used, row.rp_id, is_usable)
 
 
 def _page(services: AdminServices, found: list[rows.PasskeyRow]) -> Page[Passkey]:

@@ -10,7 +10,7 @@ from litestar import Controller, Request, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
-from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none, with_revoked_keys
+from gateway.admin.common import Name, audit_author, check_name, seconds_or_none, unix_seconds, with_revoked_keys
 from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, projects
@@ -124,7 +124,9 @@ class ProjectController(Controller):
             row = await projects.create_project(conn, caller.organization_id, wanted.name)
             if row is None:
                 raise _name_taken(wanted.name)
-            await audit.record(conn, author(caller), "project.created", row.id, project_id=row.id, after=_wire(row))
+            await audit.record(
+                conn, audit_author(caller), "project.created", row.id, project_id=row.id, after=_wire(row)
+            )
         return _wire(row)
 
     @get("/{project_id:str}", opt=needs("projects.read"))
@@ -258,7 +260,7 @@ async def _changed(
     """
     after = _wire(await existing_project(conn, caller.organization_id, before.id))
     was = _wire(before) if shown is None else shown
-    await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=was, after=after)
+    await audit.record(conn, audit_author(caller), event, before.id, project_id=before.id, before=was, after=after)
     return after
 
 
@@ -285,7 +287,7 @@ def _wire(row: projects.ProjectRow) -> Project:
     return Project(
         id=row.id,
         name=row.archived_name or row.name,
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
         archived_at=seconds_or_none(row.archived_at),
         suspended_at=seconds_or_none(row.suspended_at),
         purge_after=seconds_or_none(row.purge_after),

@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import Name, author, check_name, seconds, with_revoked_keys
+from gateway.admin.common import Name, audit_author, check_name, unix_seconds, with_revoked_keys
 from gateway.admin.organization.held import bounds_of
 from gateway.admin.organization.key_room import check_room_for_account
 from gateway.admin.organization.key_wire import api_key
@@ -118,10 +118,10 @@ class ServiceAccountController(Controller):
             assert key is not None, "two keys of 238 random bits are never the same"
             after = {"service_account": _wire(row), "api_key": api_key(key)}
             await audit.record(
-                conn, author(caller), "service_account.created", row.id, project_id=project_id, after=after
+                conn, audit_author(caller), "service_account.created", row.id, project_id=project_id, after=after
             )
-        first = FirstKey(key.id, key.name, made.secret, seconds(key.created_at))
-        return CreatedServiceAccount(row.id, row.name, seconds(row.created_at), api_key=first)
+        first = FirstKey(key.id, key.name, made.secret, unix_seconds(key.created_at))
+        return CreatedServiceAccount(row.id, row.name, unix_seconds(row.created_at), api_key=first)
 
     @get("/{account_id:str}", opt=needs("keys.read"))
     async def get_service_account(
@@ -143,7 +143,7 @@ class ServiceAccountController(Controller):
             revoked = await accounts.remove_service_account(conn, project_id, account_id)
             shown = with_revoked_keys(before, revoked)
             await audit.record(
-                conn, author(caller), "service_account.deleted", account_id, project_id=project_id, before=shown
+                conn, audit_author(caller), "service_account.deleted", account_id, project_id=project_id, before=shown
             )
         return DeletedServiceAccount(account_id)
 
@@ -156,4 +156,4 @@ async def _existing(conn: Connection, project_id: str, account_id: str) -> accou
 
 
 def _wire(row: accounts.ServiceAccountRow) -> ServiceAccount:
-    return ServiceAccount(row.id, row.name, seconds(row.created_at))
+    return ServiceAccount(row.id, row.name, unix_seconds(row.created_at))

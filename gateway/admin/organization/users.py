@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, check_address, check_name, seconds, with_revoked_keys
+from gateway.admin.common import audit_author, check_address, check_name, unix_seconds, with_revoked_keys
 from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -144,7 +144,7 @@ class UserController(Controller):
             )
             if row is None:
                 raise Conflict(f"There is already a user with the address '{wanted.email}'.", param="email")
-            await audit.record(conn, author(caller), "user.added", row.id, after=user_wire(row))
+            await audit.record(conn, audit_author(caller), "user.added", row.id, after=user_wire(row))
         return user_wire(row)
 
     @get("/{user_id:str}", opt=needs("users.read"))
@@ -177,7 +177,7 @@ class UserController(Controller):
             await users.modify_user(conn, caller.organization_id, user_id, name, role)
             after = await existing_user(conn, caller.organization_id, user_id)
             await audit.record(
-                conn, author(caller), "user.updated", user_id, before=user_wire(before), after=user_wire(after)
+                conn, audit_author(caller), "user.updated", user_id, before=user_wire(before), after=user_wire(after)
             )
             return user_wire(after, is_locked_out=user_id in await _locked_out(conn, services, caller))
 
@@ -204,7 +204,7 @@ class UserController(Controller):
             await unlock(conn, before.email)
             after = await existing_user(conn, caller.organization_id, user_id)
             await audit.record(
-                conn, author(caller), "user.reset", user_id, before=user_wire(before), after=user_wire(after)
+                conn, audit_author(caller), "user.reset", user_id, before=user_wire(before), after=user_wire(after)
             )
         return user_wire(after)
 
@@ -236,7 +236,7 @@ class UserController(Controller):
             _check_another_owner(owners, user_id)
             revoked = await users.remove_user(conn, caller.organization_id, user_id)
             shown = with_revoked_keys(user_wire(before), revoked)
-            await audit.record(conn, author(caller), "user.deleted", user_id, before=shown)
+            await audit.record(conn, audit_author(caller), "user.deleted", user_id, before=shown)
         return DeletedUser(user_id)
 
 
@@ -290,7 +290,7 @@ def user_wire(row: users.UserRow, *, is_locked_out: bool = False) -> User:
         name=row.name,
         email=row.email,
         role=row.role,
-        added_at=seconds(row.created_at),
+        added_at=unix_seconds(row.created_at),
         has_password=row.has_password,
         has_totp=row.has_totp,
         num_passkeys=row.num_passkeys,

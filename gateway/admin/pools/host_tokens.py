@@ -15,7 +15,7 @@ from engine.curve import KEY_PATTERN
 from engine.protocol import PROTOCOL_VERSION
 from engine.version import VERSION
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import Name, UnixTime, author, check_name, seconds
+from gateway.admin.common import Name, UnixTime, audit_author, check_name, unix_seconds
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db.ids import new_id
@@ -116,15 +116,15 @@ async def create_host_token(request: Request[Any, Any, Any], services: Services,
             labels=wanted.labels,
             lasts=LASTS,
         )
-        shown = {"name": made.name, "labels": made.labels, "expires_at": seconds(made.expires_at)}
-        await audit.record(conn, author(caller), "host_token.created", made.id, after=shown)
+        shown = {"name": made.name, "labels": made.labels, "expires_at": unix_seconds(made.expires_at)}
+        await audit.record(conn, audit_author(caller), "host_token.created", made.id, after=shown)
     return CreatedHostToken(
         id=made.id,
         token=token,
         name=made.name,
         labels=made.labels,
-        created_at=seconds(made.created_at),
-        expires_at=seconds(made.expires_at),
+        created_at=unix_seconds(made.created_at),
+        expires_at=unix_seconds(made.expires_at),
     )
 
 

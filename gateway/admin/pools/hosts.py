@@ -11,7 +11,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.pools.host_tokens import Labels, check_labels, check_operator
 from gateway.admin.services import Caller, Services
@@ -159,7 +159,7 @@ class HostController(Controller):
                 await hosts.label_host(conn, host_id, wanted.labels)
             after = await _existing(conn, host_id)
             if after != before:
-                await audit.record(conn, author(caller), "host.updated", host_id, before=before, after=after)
+                await audit.record(conn, audit_author(caller), "host.updated", host_id, before=before, after=after)
         return after
 
     @delete("/{host_id:str}", status_code=200, opt=needs("pools.write", query=("force",)))
@@ -185,7 +185,7 @@ class HostController(Controller):
                 )
             await lose_replicas_of(conn, host_id, "its host was removed")
             await hosts.remove_host(conn, host_id)
-            await audit.record(conn, author(caller), "host.deleted", host_id, before=before)
+            await audit.record(conn, audit_author(caller), "host.deleted", host_id, before=before)
         return DeletedHost(host_id)
 
 
@@ -244,7 +244,7 @@ def _wire(
                 revision=each.revision,
                 why=each.why,
                 num_failures=each.num_failures,
-                retry_at=seconds(each.retry_at),
+                retry_at=unix_seconds(each.retry_at),
             )
             for each in failures
         ],

@@ -10,7 +10,7 @@ from litestar import Controller, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import needs
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.services import Caller, Services
 from gateway.db.adapters.bases import LiveContent, live_contents
 from gateway.db.organization import audit
@@ -96,7 +96,7 @@ class PoolAdapterController(Controller):
                 await revisions.set_revision_state(conn, pool_id, present.revision, "retired", why)
             await pools.want_revision(conn, pool_id, made.revision)
             counts = {"num_waiting": len(shown.waiting), "num_removed": shown.num_removed}
-            await audit.record(conn, author(caller), "pool.adapters_loaded", pool_id, after=counts)
+            await audit.record(conn, audit_author(caller), "pool.adapters_loaded", pool_id, after=counts)
             return msgspec.structs.replace(shown, wanted_revision=made.revision)
 
 

@@ -8,7 +8,7 @@ from litestar import Controller, Request, delete, post
 from litestar.params import FromPath
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.pools.pool_bodies import SetBackendKey
 from gateway.admin.pools.pool_wire import DeletedPoolKey, PoolKey
 from gateway.admin.services import Caller, Services
@@ -43,13 +43,13 @@ class PoolKeyController(Controller):
             assert key_row is not None
             await audit.record(
                 conn,
-                author(caller),
+                audit_author(caller),
                 "pool.key_set",
                 pool_id,
                 before=None if before is None else {"hint": before.hint},
                 after={"hint": key_row.hint},
             )
-        return PoolKey(pool_id, key_row.hint, seconds(key_row.created_at))
+        return PoolKey(pool_id, key_row.hint, unix_seconds(key_row.created_at))
 
     @delete("/{pool_id:str}/key", status_code=200, opt=needs("pools.write"))
     async def remove_pool_key(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPoolKey:
@@ -61,5 +61,5 @@ class PoolKeyController(Controller):
             if before is None:
                 raise NotFound("The pool has no key.", param="pool_id")
             await remove_backend_key(conn, pool_id)
-            await audit.record(conn, author(caller), "pool.key_removed", pool_id, before={"hint": before.hint})
+            await audit.record(conn, audit_author(caller), "pool.key_removed", pool_id, before={"hint": before.hint})
         return DeletedPoolKey(pool_id)

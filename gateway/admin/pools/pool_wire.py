@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.common import seconds_or_none, unix_seconds
 from gateway.backends.base import Health
 from gateway.db.pools.pools import Grant
 from gateway.db.pools.replicas import ReplicaRow
@@ -308,7 +308,7 @@ def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str], healths: 
         state=state,
         generation=row.generation,
         why=why,
-        since=seconds(row.since),
+        since=unix_seconds(row.since),
         num_failures=row.num_failures,
         retry_at=seconds_or_none(row.retry_at),
         replace=row.replace,
@@ -335,10 +335,10 @@ def _server(health: Health | None) -> ReplicaServer | None:
 def scaling_change_wire(row: Scaling) -> PoolScalingChange:
     """Return a change of the number of a pool's replicas. A change without a reason was made by an operator."""
     by: Literal["autoscaler", "operator"] = "operator" if row.why is None else "autoscaler"
-    return PoolScalingChange(row.id, seconds(row.at), row.before, row.after, by, row.why or "")
+    return PoolScalingChange(row.id, unix_seconds(row.at), row.before, row.after, by, row.why or "")
 
 
-def terms(pool: ServedPool) -> dict[str, Any]:
+def pool_terms(pool: ServedPool) -> dict[str, Any]:
     """Return the fields of a pool that operators set, for the audit log."""
     shown = _fields(pool)
     for name in ("id", "created_at", "num_ready", "num_wanted", "state", "why", "replica_bytes"):
@@ -411,7 +411,7 @@ def _fields(
         "state": condition.state,
         "why": why,
         "replica_bytes": wanted.num_bytes,
-        "created_at": seconds(row.created_at),
+        "created_at": unix_seconds(row.created_at),
     }
 
 
@@ -439,6 +439,6 @@ def _revision_wire(row: RevisionRow) -> PoolRevision:
         replica_bytes=row.num_bytes,
         state=row.state,
         why=row.why,
-        created_at=seconds(row.created_at),
-        changed_at=seconds(row.changed_at),
+        created_at=unix_seconds(row.created_at),
+        changed_at=unix_seconds(row.changed_at),
     )

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from engine.config import UnsupportedModel
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.pools.foreign import (
     check_adapters,
@@ -43,9 +43,9 @@ from gateway.admin.pools.pool_wire import (
     PoolDetail,
     PoolScalingChange,
     detail_wire,
+    pool_terms,
     pool_wire,
     scaling_change_wire,
-    terms,
 )
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.arms import experiments_of_pool
@@ -140,7 +140,7 @@ class PoolController(Controller):
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
-            await audit.record(conn, author(caller), "pool.created", made.id, after=terms(after))
+            await audit.record(conn, audit_author(caller), "pool.created", made.id, after=pool_terms(after))
             return await _detail(services, conn, after)
 
     @get("/{pool_id:str}", opt=needs("pools.read"))
@@ -214,8 +214,8 @@ class PoolController(Controller):
                 if urls:
                     await serve_at(conn, before.row, revision, urls)
             after = await _fresh(conn, caller.organization_id, pool_id)
-            number = {name: terms(after)[name] for name in ("num_replicas", "scaling")}
-            is_scale = terms(before) | number == terms(after)
+            number = {name: pool_terms(after)[name] for name in ("num_replicas", "scaling")}
+            is_scale = pool_terms(before) | number == pool_terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
             return await _detail(services, conn, after)
 
@@ -246,9 +246,14 @@ class PoolController(Controller):
             external = [each.id for each in before.replicas if each.host_id is None]
             await replicas.drain_replicas(conn, external, "The pool was drained.")
             after = await _fresh(conn, caller.organization_id, pool_id)
-            if external or terms(before) != terms(after):
+            if external or pool_terms(before) != pool_terms(after):
                 await audit.record(
-                    conn, author(caller), "pool.drained", pool_id, before=terms(before), after=terms(after)
+                    conn,
+                    audit_author(caller),
+                    "pool.drained",
+                    pool_id,
+                    before=pool_terms(before),
+                    after=pool_terms(after),
                 )
             return await _detail(services, conn, after)
 
@@ -264,7 +269,7 @@ class PoolController(Controller):
             await clear_scaling(conn, pool_id)
             await remove_backend_key(conn, pool_id)
             await remove_provider_keys_of_pool(conn, pool_id)
-            await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
+            await audit.record(conn, audit_author(caller), "pool.removed", pool_id, before=pool_terms(before))
         return DeletedPool(pool_id)
 
 
@@ -454,6 +459,6 @@ async def _check_not_in_experiment(conn: Connection, pool: ServedPool) -> None:
 
 async def _record(conn: Connection, caller: Actor, event: str, before: ServedPool, after: ServedPool) -> None:
     """Record a change, unless nothing has changed."""
-    shown = terms(before), terms(after)
+    shown = pool_terms(before), pool_terms(after)
     if shown[0] != shown[1]:
-        await audit.record(conn, author(caller), event, after.row.id, before=shown[0], after=shown[1])
+        await audit.record(conn, audit_author(caller), event, after.row.id, before=shown[0], after=shown[1])

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import audit_author, unix_seconds
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.pools.pool_bodies import BearerKey
@@ -101,7 +101,7 @@ class ProviderKeyController(Controller):
             assert key_row is not None
             await audit.record(
                 conn,
-                author(caller),
+                audit_author(caller),
                 "provider_key.set",
                 key_row.id,
                 project_id=project_id,
@@ -129,7 +129,7 @@ class ProviderKeyController(Controller):
             await remove_provider_key(conn, project_id, provider_key_id)
             await audit.record(
                 conn,
-                author(caller),
+                audit_author(caller),
                 "provider_key.removed",
                 provider_key_id,
                 project_id=project_id,
@@ -158,4 +158,6 @@ def _terms(row: ProviderKeyRow) -> dict[str, str]:
 
 
 def _wire(row: ProviderKeyRow) -> ProviderKey:
-    return ProviderKey(row.id, row.model, row.pool_id, row.hint, seconds(row.created_at), seconds(row.changed_at))
+    return ProviderKey(
+        row.id, row.model, row.pool_id, row.hint, unix_seconds(row.created_at), unix_seconds(row.changed_at)
+    )

@@ -9,7 +9,7 @@ from litestar import Controller, Request, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.pools.pool_wire import Replica, replica_wire
 from gateway.admin.pools.pools import only_pool
@@ -61,7 +61,9 @@ class ReplicaController(Controller):
                 msgspec.structs.asdict(replica) | {"num_replicas": row.num_replicas}
                 for replica, row in ((before, pool), (after, changed))
             ]
-            await audit.record(conn, author(caller), "replica.drained", replica_id, before=shown[0], after=shown[1])
+            await audit.record(
+                conn, audit_author(caller), "replica.drained", replica_id, before=shown[0], after=shown[1]
+            )
         return after
 
     @post("/{replica_id:str}/restart", status_code=200, opt=needs("pools.write"))
@@ -77,7 +79,7 @@ class ReplicaController(Controller):
                 raise Conflict(f"The replica is {before.state}; the pool starts another one if it wants more.")
             await replicas.replace_replicas(conn, [replica_id])
             _, after = await _existing(services, conn, caller.organization_id, replica_id)
-            await audit.record(conn, author(caller), "replica.restarted", replica_id, before=before, after=after)
+            await audit.record(conn, audit_author(caller), "replica.restarted", replica_id, before=before, after=after)
         return after
 
 

@@ -10,7 +10,7 @@ from adapters.ref import check_adapter_name
 from gateway.admin.routing.wire import UpdateRoute
 from gateway.admin.services import AdminServices
 from gateway.db.organization import projects
-from gateway.domain.routing.policy.checks import read_document, refusal, unusable
+from gateway.domain.routing.policy.checks import policy_error, read_document, unusable_target_error
 from gateway.domain.routing.policy.document import Document, copy_targets_of, nodes_of, payers_of, targets_of
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import has_permission
@@ -30,7 +30,7 @@ async def checked_document(services: AdminServices, wanted: UpdateRoute, caller:
     _check_patterns(document)
     wrong = await services.planner.unusable(project_id, caller.organization_id, document)
     if wrong is not None:
-        raise unusable(*wrong)
+        raise unusable_target_error(*wrong)
     async with services.database.acquire() as conn:
         await check_payers(conn, caller, document)
     return msgspec.json.encode(document).decode()
@@ -49,9 +49,9 @@ async def checked_shared_document(services: AdminServices, wanted: UpdateRoute, 
     for target, path in (*targets_of(document).items(), *copy_targets_of(document).items()):
         base, colon, adapter = target.partition(":")
         if base not in visible:
-            raise refusal(path, f"'{base}' is no base model that all projects of the organization may use")
+            raise policy_error(path, f"'{base}' is no base model that all projects of the organization may use")
         if colon and not _is_adapter_name(adapter):
-            raise refusal(path, f"'{adapter}' is no name of an adapter; a route for all projects names no version")
+            raise policy_error(path, f"'{adapter}' is no name of an adapter; a route for all projects names no version")
     async with services.database.acquire() as conn:
         await check_payers(conn, caller, document)
     return msgspec.json.encode(document).decode()
@@ -69,7 +69,7 @@ def _check_patterns(document: Document) -> None:
     for path, node, _ in nodes_of(document):
         pattern = None if node.cascade is None else node.cascade.accept.regex
         if pattern is not None and (why := pattern_fault(pattern)) is not None:
-            raise refusal(f"{path}.cascade.accept.regex", why)
+            raise policy_error(f"{path}.cascade.accept.regex", why)
 
 
 async def check_payers(conn: Connection, caller: Actor, document: Document) -> None:
@@ -82,4 +82,4 @@ async def check_payers(conn: Connection, caller: Actor, document: Document) -> N
             row = await projects.get_project(conn, caller.organization_id, payer)
             if row is not None and row.archived_at is None:
                 continue
-        raise refusal(path, "there is no such project whose routes you may write")
+        raise policy_error(path, "there is no such project whose routes you may write")

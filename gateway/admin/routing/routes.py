@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.names import check_name, claim_name
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
@@ -21,7 +21,7 @@ from gateway.admin.routing.wire import (
     RouteVersion,
     RoutingPolicy,
     UpdateRoute,
-    shown,
+    route_wire,
     shown_version,
 )
 from gateway.admin.services import Caller, Services
@@ -51,7 +51,7 @@ class RouteController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             rows = await routes.list_owned_routes(conn, project_id)
-        return page_of_all([shown(row) for row in rows], query)
+        return page_of_all([route_wire(row) for row in rows], query)
 
     @post(status_code=200, opt=needs("routes.write", body=CreateRoute))
     async def create_route(
@@ -74,7 +74,7 @@ class RouteController(Controller):
                 )
             await routes.create_route(conn, project_id, wanted.name, document)
             made = await _existing(conn, project_id, wanted.name)
-            await audit.record(conn, author(caller), "route.created", made.id, project_id=project_id, after=made)
+            await audit.record(conn, audit_author(caller), "route.created", made.id, project_id=project_id, after=made)
         return made
 
     @get("/{name:str}", opt=needs("routes.read"))
@@ -123,7 +123,7 @@ class RouteController(Controller):
             await routes.update_route(conn, project_id, before.id, document)
             after = await _existing(conn, project_id, name)
             await audit.record(
-                conn, author(caller), "route.updated", after.id, project_id=project_id, before=before, after=after
+                conn, audit_author(caller), "route.updated", after.id, project_id=project_id, before=before, after=after
             )
         return after
 
@@ -148,7 +148,13 @@ class RouteController(Controller):
             await routes.set_version(conn, project_id, before.id, wanted.version)
             after = await _existing(conn, project_id, name)
             await audit.record(
-                conn, author(caller), "route.rolled_back", after.id, project_id=project_id, before=before, after=after
+                conn,
+                audit_author(caller),
+                "route.rolled_back",
+                after.id,
+                project_id=project_id,
+                before=before,
+                after=after,
             )
         return after
 
@@ -161,7 +167,9 @@ class RouteController(Controller):
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, name)
             await routes.remove_route(conn, project_id, before.id)
-            await audit.record(conn, author(caller), "route.deleted", before.id, project_id=project_id, before=before)
+            await audit.record(
+                conn, audit_author(caller), "route.deleted", before.id, project_id=project_id, before=before
+            )
         return DeletedRoute(name)
 
 
@@ -169,7 +177,7 @@ async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPoli
     row = await routes.find_route(conn, project_id, name)
     if row is None:
         raise NotFound(f"The project has no route named '{name}'.", param="name")
-    return shown(row)
+    return route_wire(row)
 
 
 async def _version(conn: Connection, project_id: str, route: RoutingPolicy, version: int) -> routes.RouteVersionRow:

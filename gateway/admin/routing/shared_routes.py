@@ -12,7 +12,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import audit_author
 from gateway.admin.names import check_name
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
@@ -25,7 +25,7 @@ from gateway.admin.routing.wire import (
     RoutingPolicy,
     SharedRoute,
     UpdateRoute,
-    shown,
+    route_wire,
     shown_version,
 )
 from gateway.admin.services import Caller, Services
@@ -71,7 +71,7 @@ class SharedRouteController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await routes.list_owned_routes(conn, caller.organization_id)
-        return page_of_all([shown(row) for row in rows], query)
+        return page_of_all([route_wire(row) for row in rows], query)
 
     @post(status_code=200, opt=needs("routes.write", body=CreateRoute))
     async def create_organization_route(
@@ -95,7 +95,7 @@ class SharedRouteController(Controller):
             if not await routes.create_shared_route(conn, organization_id, wanted.name, document):
                 raise Conflict(f"A route of the organization has the name '{wanted.name}'.", param="name")
             made = await _existing(conn, organization_id, wanted.name)
-            await audit.record(conn, author(caller), "route.created", made.id, after=made)
+            await audit.record(conn, audit_author(caller), "route.created", made.id, after=made)
         return made
 
     @get("/{name:str}", opt=needs("routes.read"))
@@ -133,7 +133,7 @@ class SharedRouteController(Controller):
                 return before
             await routes.update_route(conn, organization_id, before.id, document)
             after = await _existing(conn, organization_id, name)
-            await audit.record(conn, author(caller), "route.updated", after.id, before=before, after=after)
+            await audit.record(conn, audit_author(caller), "route.updated", after.id, before=before, after=after)
         return after
 
     @post("/{name:str}/rollback", status_code=200, opt=needs("routes.write", body=RollBackRoute))
@@ -154,7 +154,7 @@ class SharedRouteController(Controller):
                 return before
             await routes.set_version(conn, organization_id, before.id, wanted.version)
             after = await _existing(conn, organization_id, name)
-            await audit.record(conn, author(caller), "route.rolled_back", after.id, before=before, after=after)
+            await audit.record(conn, audit_author(caller), "route.rolled_back", after.id, before=before, after=after)
         return after
 
     @delete("/{name:str}", status_code=200, opt=needs("routes.write"))
@@ -164,7 +164,7 @@ class SharedRouteController(Controller):
             await lock_organization(conn, caller.organization_id)
             before = await _existing(conn, caller.organization_id, name)
             await routes.remove_route(conn, caller.organization_id, before.id)
-            await audit.record(conn, author(caller), "route.deleted", before.id, before=before)
+            await audit.record(conn, audit_author(caller), "route.deleted", before.id, before=before)
         return DeletedRoute(name)
 
 
@@ -172,4 +172,4 @@ async def _existing(conn: Connection, organization_id: str, name: str) -> Routin
     row = await routes.find_route(conn, organization_id, name)
     if row is None:
         raise NotFound(f"The organization has no route named '{name}'.", param="name")
-    return shown(row)
+    return route_wire(row)

@@ -225,7 +225,7 @@ class ModelExplanation(msgspec.Struct, frozen=True):
     object: Literal["organization.project.explanation"] = "organization.project.explanation"
 
 
-def shown(row: PolicyRow) -> RoutingPolicy:
+def route_wire(row: PolicyRow) -> RoutingPolicy:
     """Return a route as replies show it."""
     document = msgspec.json.decode(row.document)
     created_at, changed_at = int(row.created_at.timestamp()), int(row.changed_at.timestamp())

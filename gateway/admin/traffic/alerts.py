@@ -14,7 +14,7 @@ import msgspec
 from litestar import get
 
 from gateway.admin.access import needs
-from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.common import seconds_or_none, unix_seconds
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.ledger.journals import LostJournal, lost_journals
 from gateway.db.limits import alerts as rows
@@ -155,7 +155,7 @@ def _version(row: rows.RejectedVersion) -> Alert:
         detail=f"Tenant {row.project_name}: {row.reason or 'no reason was noted'}",
         href=f"/admin/adapters/{row.project_id}/{row.name}",
         project_id=row.project_id,
-        since=seconds(row.rejected_at),
+        since=unix_seconds(row.rejected_at),
     )
 
 
@@ -167,7 +167,7 @@ def _experiment(row: rows.PausedExperiment) -> Alert:
         detail=f"Tenant {row.project_name}: {row.why or 'a guardrail found harm.'}",
         href=f"/admin/experiments/{row.project_id}/{row.id}",
         project_id=row.project_id,
-        since=seconds(row.paused_at),
+        since=unix_seconds(row.paused_at),
     )
 
 
@@ -183,7 +183,7 @@ def _journals(lost: Sequence[LostJournal]) -> list[Alert]:
             detail=f"{len(lost)} gateways have gone with usage in their journals. Start them again with their data "
             "folders, or write the journals off.",
             href="/admin/system/status",
-            since=min(seconds(each.heard_at) for each in lost),
+            since=min(unix_seconds(each.heard_at) for each in lost),
         )
     ]
 

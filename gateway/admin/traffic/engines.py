@@ -10,7 +10,7 @@ from litestar import get
 
 from adapters.ref import content_key
 from gateway.admin.access import needs
-from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.common import seconds_or_none, unix_seconds
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.db.ledger.journals import living_gateways
@@ -119,7 +119,7 @@ async def list_engines(services: Services, caller: Caller) -> EngineList:
     adapters_of = projects_with(caller, "adapters.read")
     running = [
         RunningGateway(
-            each.id, each.version, seconds_or_none(each.started_at), seconds(each.heard_at), each.open_requests
+            each.id, each.version, seconds_or_none(each.started_at), unix_seconds(each.heard_at), each.open_requests
         )
         for each in gateways
     ]

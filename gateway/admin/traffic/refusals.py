@@ -12,7 +12,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs
 from gateway.admin.billing.buckets import MAX_VALUES, list_params, read_projects
-from gateway.admin.common import seconds
+from gateway.admin.common import unix_seconds
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import AdminServices, Caller, Services
@@ -118,7 +118,10 @@ class RefusalController(Controller):
         if limit is not None and limit.used is not None and limit.reserved is not None:
             left = max(0, limit.max - limit.used - limit.reserved)
         return ExplainedRefusal(
-            **msgspec.structs.asdict(shown), left=left, free_at=limit.frees_at if limit else None, advice=advice(shown)
+            **msgspec.structs.asdict(shown),
+            left=left,
+            free_at=limit.frees_at if limit else None,
+            advice=advice_text(shown),
         )
 
 
@@ -173,7 +176,7 @@ def _wire(row: rows.RefusalRow) -> Refusal:
         message=row.message,
         limit=limit,
         num=row.num,
-        created_at=seconds(row.created_at),
+        created_at=unix_seconds(row.created_at),
     )
 
 
@@ -191,7 +194,7 @@ _ADVICE = {
 }
 
 
-def advice(refusal: Refusal) -> str:
+def advice_text(refusal: Refusal) -> str:
     """Return advice for a refused request in one plain sentence."""
     if refusal.limit is not None:
         return _limit_advice(refusal.limit)

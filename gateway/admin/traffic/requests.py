@@ -14,7 +14,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import needs
 from gateway.admin.billing.buckets import MAX_VALUES, list_params, read_projects, read_time, read_values
-from gateway.admin.common import instant
+from gateway.admin.common import utc_time
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import read_list_query, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -253,7 +253,7 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
         raise wrong_value("start_time", "the start must be in the past and before end_time")
     if end_s - start_s > MAX_WINDOW_S:
         raise wrong_value("start_time", f"the start must be at most {MAX_WINDOW_S // 86_400} days before end_time")
-    return instant(start_s), instant(end_s)
+    return utc_time(start_s), utc_time(end_s)
 
 
 def cursor(key: request_list.RequestKey) -> str:
@@ -272,7 +272,7 @@ def read_cursor(text: str) -> request_list.RequestKey:
         microseconds, slash, request_id = decoded.partition("/")
         if not (slash and "\0" not in request_id and microseconds.isascii() and microseconds.isdecimal()):
             raise ValueError
-        at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
+        at = utc_time(0) + datetime.timedelta(microseconds=int(microseconds))
     except (binascii.Error, ValueError, OverflowError):
         raise wrong_value("after", "expected last_id of a page of this list") from None
     return request_list.RequestKey(at, request_id)

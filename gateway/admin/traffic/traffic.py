@@ -24,7 +24,7 @@ from gateway.admin.billing.buckets import (
     read_time,
     read_values,
 )
-from gateway.admin.common import instant
+from gateway.admin.common import utc_time
 from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import read_flag, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
@@ -34,7 +34,7 @@ from gateway.db.ledger.traffic import (
     Percentiles,
     TrafficQuery,
     TrafficSum,
-    busiest,
+    busiest_groups,
     traffic_sums,
 )
 from gateway.db.ledger.usage_sums import Width
@@ -209,7 +209,7 @@ class TrafficController(Controller):
             with_times=read_flag(params, "times", "true"),
         )
         async with services.reports.connection(caller.id) as conn:
-            sums = await busiest(conn, query, _ORDERS[order], int(limit))
+            sums = await busiest_groups(conn, query, _ORDERS[order], int(limit))
             ids = [getattr(each, by) or "" for each in sums]
             found = await _names(conn, by, caller.organization_id, ids)
             currency = await currency_of(conn, caller.organization_id)
@@ -243,8 +243,8 @@ async def _buckets(
     query = TrafficQuery(
         organization_id=caller.organization_id,
         width=buckets.bounds.width,
-        start=instant(buckets.start),
-        end=instant(buckets.end),
+        start=utc_time(buckets.start),
+        end=utc_time(buckets.end),
         project_ids=project_ids,
         models=read_values(params, "models"),
         adapter_ids=read_values(params, "adapter_ids"),
@@ -322,4 +322,4 @@ def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.
         raise wrong_value("start_time", f"the start must be at most {MAX_TOP_DAYS} days before end_time")
     bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 60 * each.seconds or each.width == "day")
     start = start_s // bounds.seconds * bounds.seconds
-    return bounds.width, instant(start), instant(-(-end_s // bounds.seconds) * bounds.seconds)
+    return bounds.width, utc_time(start), utc_time(-(-end_s // bounds.seconds) * bounds.seconds)

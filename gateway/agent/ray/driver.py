@@ -41,11 +41,11 @@ from gateway.agent.ray.resources import (
     GPU,
     MEMORY,
     RayNode,
-    demand,
     label_selector,
     needs_gpu,
     nodes_for,
     nodes_of,
+    resource_demand,
     why_waiting,
 )
 
@@ -293,7 +293,7 @@ class Driver:
         return Done()
 
     def _takes_of(self, ask: Ask) -> _Takes:
-        return demand(ask, on_gpu=needs_gpu(ask, self._nodes)), label_selector(ask)
+        return resource_demand(ask, on_gpu=needs_gpu(ask, self._nodes)), label_selector(ask)
 
     def _is_outdated(self, ask: Ask) -> bool:
         """Tell whether a seat without an engine was made for other resources or labels."""

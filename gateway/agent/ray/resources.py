@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.agent.launcher import Ask
-from gateway.domain.pools.capacity import GPU_HOST_BYTES, Node, gib
+from gateway.domain.pools.capacity import GPU_HOST_BYTES, Node, gib_text
 
 CPU, GPU, MEMORY = "CPU", "GPU", "memory"
 _RAYS_OWN = "ray.io/"
@@ -57,7 +57,7 @@ def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
     return ask.device == "cuda" or (ask.device == "auto" and any(node.resources.get(GPU) for node in nodes))
 
 
-def demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
+def resource_demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
     """Return the resources that an engine takes, by Ray's names.
 
     on_gpu: True if the engine computes on a GPU.
@@ -90,7 +90,7 @@ def nodes_for(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNo
 
     on_gpu: True if the engine computes on a GPU.
     """
-    wanted = demand(ask, on_gpu=on_gpu)
+    wanted = resource_demand(ask, on_gpu=on_gpu)
     fit = [each for each in nodes if _is_fit(ask, each)]
     return [each for each in fit if all(each.resources.get(name, 0) >= least for name, least in wanted.items())]
 
@@ -100,7 +100,7 @@ def why_waiting(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
 
     on_gpu: True if the engine computes on a GPU.
     """
-    wanted = demand(ask, on_gpu=on_gpu)
+    wanted = resource_demand(ask, on_gpu=on_gpu)
     needs = f"it needs {_in_words(wanted)}"
     if not nodes:
         return f"waits for a node of the Ray cluster: none is there, and {needs}"
@@ -119,7 +119,7 @@ def why_waiting(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
 def _in_words(resources: Mapping[str, float]) -> str:
     names = {CPU: "CPU", GPU: "GPU"}
     parts = [
-        f"{gib(int(amount))} of memory" if name == MEMORY else f"{amount:g} {names.get(name, name)}"
+        f"{gib_text(int(amount))} of memory" if name == MEMORY else f"{amount:g} {names.get(name, name)}"
         for name, amount in resources.items()
     ]
     return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]

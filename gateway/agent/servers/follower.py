@@ -19,7 +19,7 @@ from gateway.agent.follower import GOLDEN_PROMPT, GOLDEN_TOKENS, GOLDEN_WAIT_S, 
 from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ServerInfo
 from gateway.backends.foreign.drivers import driver_of
-from gateway.backends.foreign.errors import shown, text_of
+from gateway.backends.foreign.errors import log_text, text_of
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -118,7 +118,7 @@ class ServerFollower:
                 for digest in sorted(info.adapters or ()):
                     await self._probe_adapter(info, digest)
         except ServerRefused as refused:
-            words = shown(refused.text, key=self._server.key)
+            words = log_text(refused.text, key=self._server.key)
             raise ProbeFailed(f"it refused a short prompt: {refused} {words}".strip()) from None
         except (ServerGone, BadReply) as error:
             raise ProbeFailed(f"it failed at a short prompt: {error}") from None

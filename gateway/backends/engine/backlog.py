@@ -42,7 +42,7 @@ class Backlog:
         """Add a delta; encode it together with others if many wait."""
         self._latest.append(delta)
         if len(self._latest) > self._max_apart:
-            encoded = _encoder.encode(joined(self._latest))
+            encoded = _encoder.encode(join_deltas(self._latest))
             self._latest = []
             self._encoded.append(encoded)
             self.num_bytes += len(encoded)
@@ -57,7 +57,7 @@ class Backlog:
         return latest
 
 
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
+def join_deltas(deltas: Sequence[Delta]) -> list[Delta]:
     """Return one delta for each choice, with all tokens of the choice's deltas.
 
     Deltas come in the order of the choices' first deltas.

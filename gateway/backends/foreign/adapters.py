@@ -20,7 +20,7 @@ from adapters.ref import digest_of
 from engine.protocol import AdapterProbe
 from gateway.backends.foreign.connection import ServerChanged, ServerGone
 from gateway.backends.foreign.driver import AdapterWay, ReplicaName, ServerInfo
-from gateway.backends.foreign.errors import shown
+from gateway.backends.foreign.errors import log_text
 from gateway.backends.foreign.reply import AnotherModel, BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.domain.errors import ENGINE_UNAVAILABLE, BackendFailed, GatewayError, InvalidRequest, Overloaded
@@ -319,7 +319,7 @@ class ServerAdapters:
             raise _not_now() from None
 
     def _log(self, why: str, text: str = "") -> None:
-        words = {"server_text": shown(text, key=self._server.key)} if text else {}
+        words = {"server_text": log_text(text, key=self._server.key)} if text else {}
         log.warning("adapter_failed", **self._name.fields, why=why, **words)
 
 

@@ -23,7 +23,7 @@ from gateway.backends.foreign.driver import (
     capabilities_of,
 )
 from gateway.backends.foreign.drivers.choice import DriverChoice
-from gateway.backends.foreign.errors import shown
+from gateway.backends.foreign.errors import log_text
 from gateway.backends.foreign.failures import NOT_READY, not_ready
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
@@ -288,7 +288,7 @@ class ServerCondition:
         except ServerGone as gone:
             self._unready(f"the server does not answer: {gone}")
         except ServerRefused as refused:
-            text = shown(refused.text, key=self._server.key)
+            text = log_text(refused.text, key=self._server.key)
             if refused.status not in KEY_REFUSED:
                 hint = "; is it a server of the pool's engine, and is the URL's path right?"
                 self._unready(f"the server is not ready: {refused}{hint * (refused.status == NOT_FOUND)}", text)

@@ -81,7 +81,7 @@ def text_of(data: bytes) -> str:
     return data[:MAX_ERROR_BYTES].decode(errors="replace")
 
 
-def shown(text: str, *, key: str = "", request: bytes = b"") -> str:
+def log_text(text: str, *, key: str = "", request: bytes = b"") -> str:
     """Return a server's text as the operator's log shows it: on one line, short, without keys and the client's words.
 
     key: the API key that the server was sent. request: the body that the server was sent, whose text it may repeat.

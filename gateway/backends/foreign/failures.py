@@ -42,7 +42,7 @@ def is_the_clients(refused: ServerRefused) -> bool:
     return refused.status in _CLIENTS
 
 
-def refusal(refused: ServerRefused) -> GatewayError:
+def server_refusal(refused: ServerRefused) -> GatewayError:
     """Return the error of a request that the server refused or failed at."""
     if is_full(refused):
         after_s = min(max(refused.retry_after_s or RETRY_AFTER_S, RETRY_AFTER_S), MAX_RETRY_AFTER_S)
@@ -56,9 +56,9 @@ def refusal(refused: ServerRefused) -> GatewayError:
                 code="context_length_exceeded",
             )
         return InvalidRequest("The server that runs this model refuses the request.", code=REFUSED_BY_SERVER)
-    return failed()
+    return server_failure()
 
 
-def failed() -> BackendFailed:
+def server_failure() -> BackendFailed:
     """Return the error of a request at which the server failed."""
     return BackendFailed("The server that runs this model failed while it worked on the request.")

@@ -96,7 +96,7 @@ class ServerRefused(Exception):
         self.code = code
         """The server's own code, if it is a known one."""
         self.text = text
-        """The error as the server wrote it, for the operator's log alone, where it is shown by `errors.shown`."""
+        """The error as the server wrote it, for the operator's log alone, where it is shown by `errors.log_text`."""
         self.retry_after_s = retry_after_s
 
 

@@ -18,8 +18,15 @@ from gateway.backends.foreign.attempt import Attempt
 from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.connection import ReaderTooSlow, ServerChanged, ServerGone
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerInfo
-from gateway.backends.foreign.errors import shown
-from gateway.backends.foreign.failures import NOT_READY, failed, is_full, is_the_clients, not_ready, refusal
+from gateway.backends.foreign.errors import log_text
+from gateway.backends.foreign.failures import (
+    NOT_READY,
+    is_full,
+    is_the_clients,
+    not_ready,
+    server_failure,
+    server_refusal,
+)
 from gateway.backends.foreign.noted import NotedCounts
 from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
@@ -178,7 +185,7 @@ class ForeignRequests:
         except ReplyRefused as refused_reply:
             is_handed_over = True
             self._log("reply_refused", stream, str(refused_reply))
-            raise _unanswered(attempt, failed(), "failed") from None
+            raise _unanswered(attempt, server_failure(), "failed") from None
         except ReaderTooSlow:
             raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.") from None
         except ServerChanged as changed:
@@ -191,14 +198,14 @@ class ForeignRequests:
             self._log("server_failed", stream, str(another))
             self._adapters.distrust()
             self._condition.failed(admitted)
-            raise _unanswered(attempt, failed()) from None
+            raise _unanswered(attempt, server_failure()) from None
         except (ServerGone, BadReply, EventTooLarge) as error:
             if attempt.is_cut_off:
                 raise ShuttingDown from None
             is_judged = is_handed_over = True
             self._log("server_failed", stream, str(error) or "an event of its reply is too large")
             self._condition.failed(admitted)
-            raise _unanswered(attempt, failed()) from None
+            raise _unanswered(attempt, server_failure()) from None
         finally:
             if not is_judged:
                 self._condition.breaker.gave_up(admitted)
@@ -279,9 +286,9 @@ class ForeignRequests:
 
         own: as for `_judged`.
         """
-        attempt, error = stream.attempt, refusal(refused)
+        attempt, error = stream.attempt, server_refusal(refused)
         sent_key = self._server.key if stream.key is None else stream.key.secret
-        text = shown(refused.text, key=sent_key, request=stream.sent)
+        text = log_text(refused.text, key=sent_key, request=stream.sent)
         if refused.status in OF_KEYS and not attempt.has_begun and self._settings.own_keys != "none":
             self._condition.breaker.gave_up(admitted)  # another project's key may be good
             if own is not None:
@@ -302,13 +309,13 @@ class ForeignRequests:
             return _unanswered(attempt, error, "full")
         self._log("server_failed", stream, str(refused), text)
         self._condition.failed(admitted)
-        return _unanswered(attempt, failed())
+        return _unanswered(attempt, server_failure())
 
     def _of_key(self, stream: ReplyStream) -> GatewayError:
         """Return the error for a request whose key the server refuses."""
         if stream.key is not None:
             return ProviderKeyRefused(self._name.pool, stream.key.hint)
-        return failed() if self._server.key else ProviderKeyMissing(self._name.pool)
+        return server_failure() if self._server.key else ProviderKeyMissing(self._name.pool)
 
     def _log(self, event: str, stream: ReplyStream, why: str, text: str = "") -> None:
         """Log the end of a request. text: the server's own words, as they may be shown."""

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from gateway.bench.experiments.path import path_us
-from gateway.domain.experiments.allocation import first_split, reweighted
+from gateway.domain.experiments.allocation import first_split, with_weights
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Exposed, Holdout, Split, assign, unit_digest
 from gateway.domain.experiments.definition import Arm, Experiment, Guardrail, Metrics, Primary, Target, UnitSource
 from gateway.domain.experiments.metrics import METRICS
-from gateway.domain.experiments.results import SumsRow, Tally, UnitsRow, results_of, timeline
+from gateway.domain.experiments.results import SumsRow, Tally, UnitsRow, daily_results, results_of
 from gateway.domain.experiments.sums import Sums
 
 NUM_UNITS = 20_000
@@ -33,7 +33,7 @@ def assignment_us() -> dict[str, float]:
     plain = first_split(bytes(range(32)), b"l" * 32, range(NUM_BUCKETS), (1, 1))
     held = msgspec.structs.replace(plain, holdout=Holdout(b"h" * 32, 500))
     keys = array("Q", np.sort(np.random.default_rng(1).integers(0, 1 << 64, NUM_EXPOSED, dtype=np.uint64)).tobytes())
-    changed = reweighted(held, (2, 1), Exposed(keys, bytes([1]) * len(keys)))
+    changed = with_weights(held, (2, 1), Exposed(keys, bytes([1]) * len(keys)))
     return {
         "an experiment of all units": _median_us(plain),
         "with a holdout": _median_us(held),
@@ -64,7 +64,7 @@ def results_ms() -> dict[str, float]:
         started = time.perf_counter()
         results_of(experiment, tally)
         between = time.perf_counter()
-        timeline(experiment, tally)
+        daily_results(experiment, tally)
         one.append(between - started)
         all_days.append(time.perf_counter() - between)
     return {"one look": statistics.median(one) * 1e3, f"{NUM_DAYS} looks": statistics.median(all_days) * 1e3}

@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 from gateway.bench.metering import database as own_database
-from gateway.db.experiments.events import waiting
+from gateway.db.experiments.events import count_waiting
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
 from gateway.db.experiments.units import UnitWrite, write_units
@@ -45,7 +45,7 @@ from gateway.domain.experiments.definition import (
     UnitSource,
 )
 from gateway.domain.experiments.metrics import METRICS
-from gateway.domain.experiments.units import DAY_US, NO_ROWS, Counts, First, UnitState, changes, rows_of
+from gateway.domain.experiments.units import DAY_US, NO_ROWS, Counts, First, UnitState, rows_of, table_changes
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.recount import verify
 from gateway.experiments.results import read_health, read_results, read_timeline
@@ -158,7 +158,7 @@ async def fill_from_states(database: Database, row: Row, args: argparse.Namespac
         first_us = now_us - (args.days - number * args.days // args.units) * DAY_US + number % 80_000 * 1_000_000
         state = _state(rng, number, num, first_us)
         is_closed = first_us + window_us < now_us
-        total.add(row.id, changes(NO_ROWS, rows_of(state, window_us, {"paid": "mean"}, is_closed=is_closed)))
+        total.add(row.id, table_changes(NO_ROWS, rows_of(state, window_us, {"paid": "mean"}, is_closed=is_closed)))
         unit = row.id, md5(str(number).encode(), usedforsecurity=False).digest()
         writes.append(UnitWrite(unit, state, state.closes_us(window_us), is_closed))
         if len(writes) == UNITS_AT_ONCE or number == args.units - 1:
@@ -231,7 +231,7 @@ async def lag_s(database: Database, row: Row, args: argparse.Namespace) -> float
         await send(database, row, organization.id, (next_unit, next_unit + each - 1), args, 0, 1)
         next_unit += each
         async with database.acquire() as conn:
-            highest = max(highest, (await waiting(conn)).lag_s)
+            highest = max(highest, (await count_waiting(conn)).lag_s)
         due_s = start_s + (next_unit - args.units) / args.rate
         await asyncio.sleep(max(0.0, due_s - loop.time()))
     await bookkeeper.stop()

@@ -27,7 +27,7 @@ from gateway.bench.experiments.tables import DEFINITION
 from gateway.bench.http import Connection, connect, post
 from gateway.bench.installation import Installation, running
 from gateway.bench.load import quantile_ms
-from gateway.db.experiments.events import waiting
+from gateway.db.experiments.events import count_waiting
 from gateway.db.pool import Database
 from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS
@@ -118,7 +118,7 @@ async def measure(args: argparse.Namespace, installation: Installation) -> dict[
     for connection in opened:
         connection.close()
     async with await Database.connect(installation.dsn) as database, database.acquire() as conn:
-        left, num_rows = await waiting(conn), await conn.fetchval(_NUM_VOTES, ids)
+        left, num_rows = await count_waiting(conn), await conn.fetchval(_NUM_VOTES, ids)
     num_votes = statuses[200] * args.batch
     return {
         "batch": args.batch,

@@ -21,7 +21,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
-def connected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> InferenceClient:
+def project_client(arguments: argparse.Namespace, environ: Mapping[str, str]) -> InferenceClient:
     """Return a client for the server and the key that the flags name.
 
     Raises BadSetting: when a setting is wrong.

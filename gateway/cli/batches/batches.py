@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.batches.access import add_access, connected
+from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed, WaitingEnded
 from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, print_table, utc, write_out
 from gateway.cli.parts import id_part
@@ -78,7 +78,7 @@ def register(verbs: Verbs) -> None:
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         try:
             with arguments.path.open("rb") as content:
                 file = client.upload(arguments.path.name, content, {"purpose": "batch"})
@@ -92,7 +92,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         if arguments.wait:
             return _shown(arguments, _waited(client, id_part(arguments.id), quiet=arguments.json))
         return _shown(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
@@ -146,7 +146,7 @@ def _faults(batch: dict[str, Any]) -> list[str]:
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         found = client.get("/batches", limit=arguments.limit)
     if arguments.json:
         return print_result(arguments, found, "")
@@ -168,7 +168,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     written: dict[str, Any] = {"output": None, "errors": None}
     for path in (out,) if is_printed else (out, errors_path):
         check_out(arguments, path)
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         batch = client.get(f"/batches/{id_part(arguments.id)}")
         if batch["status"] not in ENDED:
             raise CommandFailed(f"the batch is {batch['status']}: `lorikeet batch status --wait` waits for its end")
@@ -201,6 +201,6 @@ def _printed(client: InferenceClient, batch: dict[str, Any]) -> int:
 
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         batch = client.post(f"/batches/{id_part(arguments.id)}/cancel", {})
     return print_result(arguments, batch, f"{arguments.id} is {batch['status']}")

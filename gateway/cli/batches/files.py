@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.batches.access import add_access, connected
+from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
 from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, print_table, utc, write_out
 from gateway.cli.parts import id_part
@@ -58,7 +58,7 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             raise WrongUsage("--days is 1 or more")
         seconds = arguments.days * SECONDS_OF_DAY
         fields |= {"expires_after[anchor]": "created_at", "expires_after[seconds]": str(seconds)}
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         try:
             with arguments.path.open("rb") as content:
                 made = client.upload(arguments.path.name, content, fields)
@@ -68,7 +68,7 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         found = client.get("/files", purpose=arguments.purpose, limit=arguments.limit)
     if arguments.json:
         return print_result(arguments, found, "")
@@ -90,7 +90,7 @@ def _row(file: dict[str, Any]) -> tuple[object, ...]:
 
 def _get(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     check_out(arguments, arguments.out)
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         num_bytes = write_out(arguments.out, client.download(id_part(arguments.id)))
     if arguments.out == STANDARD_OUTPUT:
         return EXIT_OK
@@ -99,6 +99,6 @@ def _get(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         gone = client.delete(f"/files/{id_part(arguments.id)}")
     return print_result(arguments, gone, f"deleted {arguments.id}")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.billing.money import amount, instant
+from gateway.cli.billing.money import parse_amount, parse_instant
 from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.money import decimal_text
@@ -28,10 +28,10 @@ def register(verbs: Verbs) -> None:
         "cannot be revoked, but an adjustment that charges the same amount undoes a grant.",
     )
     grant.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that gets the credit")
-    grant.add_argument("--amount", required=True, type=amount, metavar="AMOUNT", help="amount in the currency")
+    grant.add_argument("--amount", required=True, type=parse_amount, metavar="AMOUNT", help="amount in the currency")
     grant.add_argument("--reason", required=True, metavar="TEXT", help="reason for the credit")
     grant.add_argument(
-        "--expires", type=instant, metavar="TIME", help="time at which the unused credit expires (default: never)"
+        "--expires", type=parse_instant, metavar="TIME", help="time at which the unused credit expires (default: never)"
     )
     listing = add_verb(actions, "list", _list, "list credits", "List the credits and the balance of a tenant.")
     listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
@@ -62,8 +62,8 @@ def _register_adjustments(verbs: Verbs) -> None:
     )
     add.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     how_much = add.add_mutually_exclusive_group(required=True)
-    how_much.add_argument("--charge", type=amount, metavar="AMOUNT", help="amount to charge in addition")
-    how_much.add_argument("--refund", type=amount, metavar="AMOUNT", help="amount to refund")
+    how_much.add_argument("--charge", type=parse_amount, metavar="AMOUNT", help="amount to charge in addition")
+    how_much.add_argument("--refund", type=parse_amount, metavar="AMOUNT", help="amount to refund")
     add.add_argument("--reason", required=True, metavar="TEXT", help="reason for the adjustment")
     add.add_argument(
         "--corrects-period", metavar="MONTH", help="closed month that the adjustment corrects, e.g. 2026-10"

@@ -13,7 +13,7 @@ AMOUNT_NANOS = (1, MAX_NANOS)
 """(least, most) that the server takes of a price per million tokens, and of a credit or adjustment."""
 
 
-def nanos(text: str, bounds: tuple[int, int]) -> int:
+def nanos_of(text: str, bounds: tuple[int, int]) -> int:
     """Return the nanos of an amount such as 12.50.
 
     Raises argparse.ArgumentTypeError: when the text is no amount within the bounds.
@@ -31,17 +31,17 @@ def nanos(text: str, bounds: tuple[int, int]) -> int:
     return int(number)
 
 
-def price(text: str) -> int:
+def parse_price(text: str) -> int:
     """Parse an argument as nanos per million tokens."""
-    return nanos(text, PRICE_NANOS)
+    return nanos_of(text, PRICE_NANOS)
 
 
-def amount(text: str) -> int:
+def parse_amount(text: str) -> int:
     """Parse an argument as nanos of a credit or an adjustment."""
-    return nanos(text, AMOUNT_NANOS)
+    return nanos_of(text, AMOUNT_NANOS)
 
 
-def instant(text: str) -> int:
+def parse_instant(text: str) -> int:
     """Parse an argument, a day or a time in UTC, as Unix seconds."""
     try:
         time = datetime.datetime.fromisoformat(text)

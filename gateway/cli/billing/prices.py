@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.billing.money import instant, nanos, price
+from gateway.cli.billing.money import nanos_of, parse_instant, parse_price
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.output import print_json, print_result, print_table, utc
 from gateway.cli.parts import name_part
@@ -48,14 +48,14 @@ def register(verbs: Verbs) -> None:
         help="price class of the adapter: none for the base model itself, default, or your own class (default: any)",
     )
     setting.add_argument("--tier", metavar="TIER", help=f"service tier: {', '.join(TIERS)} (default: any)")
-    setting.add_argument("--input", type=price, metavar="AMOUNT", help="price of prompt tokens")
+    setting.add_argument("--input", type=parse_price, metavar="AMOUNT", help="price of prompt tokens")
     setting.add_argument(
         "--cached-input",
-        type=price,
+        type=parse_price,
         metavar="AMOUNT",
         help="price of cached prompt tokens (default: the price of --input)",
     )
-    setting.add_argument("--output", type=price, metavar="AMOUNT", help="price of completion tokens")
+    setting.add_argument("--output", type=parse_price, metavar="AMOUNT", help="price of completion tokens")
     setting.add_argument(
         "--remove", action="store_true", help="remove the entry from the price book instead; '*' stands for any"
     )
@@ -70,7 +70,10 @@ def register(verbs: Verbs) -> None:
         "--currency", metavar="CODE", help="currency of the first version of the price book, e.g. eur (default: usd)"
     )
     setting.add_argument(
-        "--effective", type=instant, metavar="TIME", help="time from which the new prices apply, in UTC (default: now)"
+        "--effective",
+        type=parse_instant,
+        metavar="TIME",
+        help="time from which the new prices apply, in UTC (default: now)",
     )
     classing = add_verb(
         actions,
@@ -180,7 +183,7 @@ def _discount(text: str) -> tuple[str, int]:
     """Return (tenant, basis points). Raises WrongUsage: when the text is no discount."""
     tenant, _, percent = text.rpartition("=")
     try:
-        basis_points, rest = divmod(nanos(percent, PERCENT), NANOS_PER_BASIS_POINT)
+        basis_points, rest = divmod(nanos_of(percent, PERCENT), NANOS_PER_BASIS_POINT)
     except argparse.ArgumentTypeError:
         basis_points, rest = 0, 1
     if not tenant or rest:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.billing.money import instant
+from gateway.cli.billing.money import parse_instant
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import print_rows, utc
 from gateway.cli.verbs import add_command, over_admin
@@ -44,9 +44,12 @@ def register(verbs: Verbs) -> None:
     ):
         parser.add_argument("--tenant", metavar="NAME", help="show only this tenant")
         parser.add_argument(
-            "--since", type=instant, metavar="TIME", help=f"start of the time shown (default: {DEFAULT_DAYS} days ago)"
+            "--since",
+            type=parse_instant,
+            metavar="TIME",
+            help=f"start of the time shown (default: {DEFAULT_DAYS} days ago)",
         )
-        parser.add_argument("--until", type=instant, metavar="TIME", help="end of the time shown (default: now)")
+        parser.add_argument("--until", type=parse_instant, metavar="TIME", help="end of the time shown (default: now)")
         parser.add_argument("--by", action="append", choices=groups, help="field to group by; repeat the flag for more")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, objects, verify
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, parse_part, parse_share, warnings_of
 from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.percent import percent_text
@@ -119,7 +119,7 @@ def _register_create(actions: Verbs) -> None:
     )
     create.add_argument(
         "--coverage",
-        type=part,
+        type=parse_part,
         default=PARTS,
         metavar="PERCENT",
         help="percentage of the units that take part (default: 100)",
@@ -131,7 +131,7 @@ def _register_create(actions: Verbs) -> None:
     )
     create.add_argument(
         "--shadow-share",
-        type=share,
+        type=parse_share,
         default=PARTS,
         metavar="PERCENT",
         help="percentage of requests that the shadow arm gets (default: 100)",
@@ -156,12 +156,12 @@ def _register_change(actions: Verbs) -> None:
     )
     add_name(change)
     change.add_argument("--file", metavar="FILE", help="JSON file with the fields to change; - reads standard input")
-    change.add_argument("--coverage", type=part, metavar="PERCENT", help="part of the units that take part")
+    change.add_argument("--coverage", type=parse_part, metavar="PERCENT", help="part of the units that take part")
     change.add_argument(
         "--weight", action="append", default=[], metavar="NAME=NUMBER", help="new weight of an arm. Repeat for more"
     )
     change.add_argument(
-        "--shadow-share", type=share, metavar="PERCENT", help="part of the requests that the shadow arm gets"
+        "--shadow-share", type=parse_share, metavar="PERCENT", help="part of the requests that the shadow arm gets"
     )
     change.add_argument("--end-arm", action="append", default=[], metavar="NAME", help="arm to end. Repeat for more")
     add_tenant(change)

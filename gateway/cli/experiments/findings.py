@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, past_time, percent, warnings_of
+from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, parse_percent, past_time, warnings_of
 from gateway.cli.output import print_json, print_result, print_table
 from gateway.cli.verbs import add_verb, over_admin
 from gateway.domain.percent import percent_text
@@ -65,7 +65,9 @@ def register(actions: Verbs) -> None:
     preview.add_argument("name", metavar="NAME", nargs="?", help="name of the experiment; needed with --unit")
     preview.add_argument("--unit", metavar="UNIT", help="unit whose arm to show")
     preview.add_argument("--metric", metavar="METRIC", help="metric whose effect is to be found")
-    preview.add_argument("--effect", type=percent, metavar="PERCENT", help="effect, in percent of the metric's mean")
+    preview.add_argument(
+        "--effect", type=parse_percent, metavar="PERCENT", help="effect, in percent of the metric's mean"
+    )
     calibrate = add_verb(
         actions,
         "calibrate",

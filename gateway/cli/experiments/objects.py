@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.experiments.parts import add_tenant, part
+from gateway.cli.experiments.parts import add_tenant, parse_part
 from gateway.cli.output import print_result, print_rows
 from gateway.cli.parts import name_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
@@ -38,7 +38,7 @@ def register(actions: Verbs) -> None:
         if what == "metric":
             _add_metric(create)
         if what == "holdout":
-            create.add_argument("size", type=part, metavar="PERCENT", help="part of all units that is held out")
+            create.add_argument("size", type=parse_part, metavar="PERCENT", help="part of all units that is held out")
         listing = add_verb(verbs, "list", _list, f"list {short}", f"List a tenant's {short}.", what=what)
         delete = add_verb(
             verbs, "delete", _delete, f"delete a {what}", f"Delete a {what} that nothing refers to.", what=what

@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.billing.money import instant
+from gateway.cli.billing.money import parse_instant
 from gateway.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the experiment")
 
 
-def percent(text: str) -> float:
+def parse_percent(text: str) -> float:
     """Return a percentage above 0, of any number of decimals. Raises ArgumentTypeError: for all else."""
     try:
         value = float(text.removesuffix("%"))
@@ -37,23 +37,23 @@ def percent(text: str) -> float:
     return value
 
 
-def part(text: str) -> int:
+def parse_part(text: str) -> int:
     """Return a percentage above 0 in 10,000ths.
 
     Raises ArgumentTypeError: for a text that is no percentage, or has more than two decimals.
     """
-    parts = percent(text) * 100
+    parts = parse_percent(text) * 100
     if abs(parts - round(parts)) > 1e-6:
         raise argparse.ArgumentTypeError(f"a percentage has at most two decimals here, not '{text}'")
     return round(parts)
 
 
-def share(text: str) -> int:
-    """Return a percentage as 10,000ths, as `part` does; it may be 0.
+def parse_share(text: str) -> int:
+    """Return a percentage as 10,000ths, as `parse_part` does; it may be 0.
 
     Raises ArgumentTypeError: when the text is no percentage.
     """
-    return 0 if text.removesuffix("%") in ("0", "0.0") else part(text)
+    return 0 if text.removesuffix("%") in ("0", "0.0") else parse_part(text)
 
 
 def past_time(text: str) -> int:
@@ -66,7 +66,7 @@ def past_time(text: str) -> int:
     if age := re.fullmatch(r"([0-9]{1,6})([smhd])", text):
         return int(time.time()) - int(age[1]) * AGE_UNITS_S[age[2]]
     try:
-        return instant(text)
+        return parse_instant(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             "expected an age such as 30m, 2h or 3d, a time in UTC such as 2026-12-01T09:30, or Unix seconds, "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import print_json, print_table
 from gateway.cli.pools.finding import find_pool
-from gateway.cli.pools.waiting import settle
+from gateway.cli.pools.waiting import report_change
 from gateway.cli.verbs import over_admin
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def show_adapters(arguments: argparse.Namespace, client: AdminClient) -> int:
         text = f"pool {pool['name']} has all adapters already"
     else:
         text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}: {_effect_in_words(found)}"
-    return settle(client, arguments, client.get(path), text)
+    return report_change(client, arguments, client.get(path), text)
 
 
 def _print(found: dict[str, Any]) -> None:

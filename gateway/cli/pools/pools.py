@@ -13,7 +13,7 @@ from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, autoscale,
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.hosts import read_excluded, read_labels
 from gateway.cli.pools.keys import set_key
-from gateway.cli.pools.waiting import add_wait, settle
+from gateway.cli.pools.waiting import add_wait, report_change
 from gateway.cli.pools.wanted import (
     add_access,
     add_engine_settings,
@@ -185,7 +185,7 @@ def _create(arguments: argparse.Namespace, client: AdminClient) -> int:
         body["exclusion"] = read_excluded(arguments.excluded)
     body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
     pool = client.post("/pools", json=body)
-    return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
+    return report_change(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
 
 
 @over_admin
@@ -234,7 +234,7 @@ def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         pool = find_pool(client, arguments.name)
         changed = client.post(f"/pools/{pool['id']}", json={"num_replicas": number})
-        return settle(client, arguments, changed, f"pool {pool['name']} {text}")
+        return report_change(client, arguments, changed, f"pool {pool['name']} {text}")
 
 
 def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -273,7 +273,7 @@ def _update(arguments: argparse.Namespace, client: AdminClient) -> int:
     else:
         is_changed = bool(body.keys() - {"model", "settings", "urls"})
         text = f"pool {pool['name']} is {'changed' if is_changed else 'as wanted already'}"
-    return settle(client, arguments, changed, text)
+    return report_change(client, arguments, changed, text)
 
 
 @over_admin
@@ -284,7 +284,7 @@ def _drain(arguments: argparse.Namespace, client: AdminClient) -> int:
     if pool["urls"]:
         again = "".join(f" --url {url}" for url in pool["urls"])
         text += f"; `lorikeet pool update {pool['name']}{again}` has it serve again"
-    return settle(client, arguments, changed, text)
+    return report_change(client, arguments, changed, text)
 
 
 @over_admin

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.cli.output import print_json, print_result
 from gateway.cli.parts import id_part
 from gateway.cli.pools.finding import find_pool
-from gateway.cli.pools.waiting import add_wait, settle
+from gateway.cli.pools.waiting import add_wait, report_change
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
@@ -67,4 +67,4 @@ def _restart(arguments: argparse.Namespace, client: AdminClient) -> int:
     if not arguments.wait:
         return print_result(arguments, replica, text)
     pool = client.get(f"/pools/{replica['pool_id']}")
-    return settle(client, arguments, pool, text, replaced=replica["id"])
+    return report_change(client, arguments, pool, text, replaced=replica["id"])

@@ -30,7 +30,7 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
         ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
         *_scaling(pool),
         ("hosts", hosts_in_words(pool)),
-        ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
+        ("memory", "" if replica_bytes is None else f"{size_text(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
         ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),
         ("adapters", pool["num_adapters"]),
@@ -122,8 +122,8 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
             + (", drained" if each["is_drained"] else "")
             + (", Ray cluster" if each["placement"] == "ray" else ""),
             each["num_processors"] + sum(node["num_processors"] for node in each["nodes"]),
-            f"{size(each['taken_bytes'])} of {size(each['memory_bytes'] + _memory_of_nodes(each))}",
-            ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),
+            f"{size_text(each['taken_bytes'])} of {size_text(each['memory_bytes'] + _memory_of_nodes(each))}",
+            ", ".join(f"{size_text(gpu['taken_bytes'])} of {size_text(gpu['memory_bytes'])}" for gpu in each["gpus"]),
             each["num_replicas"],
             " ".join(each["programs"]),
             each["id"],
@@ -144,7 +144,7 @@ def print_nodes(nodes: Sequence[dict[str, Any]]) -> None:
             each["name"],
             each["address"],
             each["num_processors"],
-            size(each["memory_bytes"]),
+            size_text(each["memory_bytes"]),
             each["num_gpus"],
             each["num_replicas"],
             " ".join(f"{name}={value}" for name, value in sorted(each["labels"].items())),
@@ -170,7 +170,7 @@ def _settings(revision: dict[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(revision["settings"].items()))
 
 
-def size(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
     """Return a number of bytes in GiB, or in MiB where that is less than one."""
     return f"{num_bytes / (1 << 30):.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes >> 20} MiB"
 

@@ -31,7 +31,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle(
+def report_change(
     client: AdminClient, arguments: argparse.Namespace, pool: dict[str, Any], text: str, *, replaced: str = ""
 ) -> int:
     """Print the outcome of a change: at once, or with --wait once it has ended. Returns the exit code.

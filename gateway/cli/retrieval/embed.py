@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.batches.access import add_access, connected
+from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.errors import EXIT_OK
 from gateway.cli.output import print_json
 from gateway.cli.retrieval.texts import add_texts, texts_of
@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     }
     given = {name: value for name, value in options.items() if value is not None}
     body = {"model": arguments.model, "input": texts_of(arguments.texts, arguments.file)}
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         reply = client.post("/embeddings", body | given)
     if arguments.json:
         print_json(reply)

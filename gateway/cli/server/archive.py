@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed
 from gateway.cli.output import print_json, print_table
-from gateway.cli.server.backup import failures, installation_of, key_files, moment, report
+from gateway.cli.server.backup import as_command_failures, installation_of, key_files, parse_moment, print_progress
 from gateway.cli.verbs import add_command, add_group, add_verb
 from gateway.settings import load_settings
 
@@ -71,7 +71,7 @@ def register(verbs: Verbs) -> None:
     )
     restore.add_argument(
         "--at",
-        type=moment,
+        type=parse_moment,
         metavar="TIME",
         help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z; without a zone it is in UTC (default: the "
         "last one that it has)",
@@ -110,13 +110,13 @@ def _archive(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     stop = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda *_: stop.set())
-    with failures():
+    with as_command_failures():
         keep_archive(
             dsn,
             arguments.folder,
             base_every_s=arguments.base_every_hours * 3600,
             num_bases=arguments.bases,
-            report=report,
+            report=print_progress,
             stop=stop,
             on_poll=lambda: copy_keys(key_files(settings), arguments.folder),
         )
@@ -131,11 +131,11 @@ def _drill(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.postgres.point_in_time import EMBEDDED
 
     settings = load_settings(environ)
-    with failures():
+    with as_command_failures():
         scratch = Path(tempfile.mkdtemp(prefix="lorikeet-drill-", dir=arguments.place))
         scratch.chmod(0o711)  # the database has a user of its own where this one is root
         try:
-            drill = Drill(scratch, settings.content_key, report)
+            drill = Drill(scratch, settings.content_key, print_progress)
             if is_archive(arguments.folder):
                 dsn = settings.database_owner_url or settings.database_url or EMBEDDED
                 trial = drill.of_archive(arguments.folder, arguments.at, dsn, installation_of(settings))
@@ -174,7 +174,7 @@ def _replay(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     settings = load_settings(environ)
     dsn = both_dsns(settings).runtime
-    with failures(), tempfile.TemporaryDirectory(prefix="lorikeet-journals-") as folder:
+    with as_command_failures(), tempfile.TemporaryDirectory(prefix="lorikeet-journals-") as folder:
         if arguments.cancel_work:
             asyncio.run(forget_what_ran(dsn))
         copy_journals(settings.journal_dir, Path(folder), with_spent=True)

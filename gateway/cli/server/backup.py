@@ -59,7 +59,7 @@ def register(verbs: Verbs) -> None:
     restore.add_argument("--force", action="store_true", help="replace the existing database and keys")
     restore.add_argument(
         "--at",
-        type=moment,
+        type=parse_moment,
         metavar="TIME",
         help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z; without a zone it is in UTC (default: the "
         "last one that it has)",
@@ -74,8 +74,8 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     settings = load_settings(environ)
     dsn = both_dsns(settings).owner
-    with failures():
-        backup = take_backup(installation_of(settings), dsn, arguments.folder, version=VERSION, report=report)
+    with as_command_failures():
+        backup = take_backup(installation_of(settings), dsn, arguments.folder, version=VERSION, report=print_progress)
         manifest = asyncio.run(backup)
     missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
     text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
@@ -85,13 +85,13 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from gateway.backup.restore import check_backup
 
-    with failures():
+    with as_command_failures():
         manifest = check_backup(arguments.folder)
     return print_result(arguments, _shown(manifest), f"{arguments.folder} is whole: {_summary(manifest)}")
 
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.backup.restore import check_backup, marked, restore_backup
+    from gateway.backup.restore import check_backup, restore_backup, restore_marker
     from gateway.cli.server.processes import both_dsns
     from gateway.db.roles import Dsns
     from gateway.postgres.archive import is_archive
@@ -104,10 +104,10 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.at is not None:
         raise CommandFailed(f"{arguments.folder} is no archive: only an archive can be restored to a moment")
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with failures(), lock, marked(settings.data_dir, key_files(settings), folder) as mark:
+    with as_command_failures(), lock, restore_marker(settings.data_dir, key_files(settings), folder) as mark:
         manifest = check_backup(folder)
         installation = installation_of(settings)
-        postgres = EmbeddedPostgres(settings.data_dir, report=report) if settings.database_url is None else None
+        postgres = EmbeddedPostgres(settings.data_dir, report=print_progress) if settings.database_url is None else None
         try:
             if postgres is None:
                 dsns = both_dsns(settings)
@@ -115,7 +115,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 owner = _started(postgres)
                 dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
             asyncio.run(
-                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=report)
+                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=print_progress)
             )
         finally:
             if postgres is not None:
@@ -126,7 +126,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
     import msgspec
 
-    from gateway.backup.restore import marked
+    from gateway.backup.restore import restore_marker
     from gateway.backup.rewind import rewind
     from gateway.serve.lock import data_folder_lock
 
@@ -136,9 +136,9 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
             "tools, then run `lorikeet journal replay`"
         )
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with failures(), lock, marked(settings.data_dir, key_files(settings), folder) as mark:
+    with as_command_failures(), lock, restore_marker(settings.data_dir, key_files(settings), folder) as mark:
         rewound = asyncio.run(
-            rewind(folder, arguments.at, installation_of(settings), mark, force=arguments.force, report=report)
+            rewind(folder, arguments.at, installation_of(settings), mark, force=arguments.force, report=print_progress)
         )
     aside = "" if rewound.set_aside is None else f"\nthe database that was there is in {rewound.set_aside}"
     refused = "".join(f"\nrefused: {line}" for line in rewound.refused)
@@ -151,7 +151,7 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
     return EXIT_FAILED if rewound.refused or rewound.difference_tokens else EXIT_OK
 
 
-def moment(text: str) -> datetime.datetime:
+def parse_moment(text: str) -> datetime.datetime:
     """Return a moment in the format of RFC 3339; without a zone it is in UTC."""
     try:
         found = datetime.datetime.fromisoformat(text)
@@ -161,7 +161,7 @@ def moment(text: str) -> datetime.datetime:
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def as_command_failures() -> Iterator[None]:
     """Turn the errors that a backup or a restore may raise into one line."""
     from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
@@ -240,6 +240,6 @@ def _summary(manifest: BackupManifest) -> str:
     )
 
 
-def report(line: str) -> None:
+def print_progress(line: str) -> None:
     """Write a line of progress to standard error."""
     print(f"lorikeet: {line}", file=sys.stderr)

@@ -66,10 +66,10 @@ async def _look(dsn: str) -> Report:
     from engine.version import VERSION
     from gateway.db.parts import read_installation
     from gateway.db.pool import Database
-    from gateway.domain.upgrade import Software, report
+    from gateway.domain.upgrade import Software, upgrade_report
 
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        return report(await read_installation(conn), Software(VERSION, protocol_text()))
+        return upgrade_report(await read_installation(conn), Software(VERSION, protocol_text()))
 
 
 def _wire(found: Report) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.batches.access import add_access, connected
+from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.output import print_result, utc
 from gateway.cli.parts import id_part
 from gateway.cli.stored.items import add_items_flags, print_items
@@ -34,18 +34,18 @@ def register(verbs: Verbs) -> None:
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         found = client.get(f"/conversations/{id_part(arguments.id)}")
     pairs = [f"  {name}: {value}" for name, value in found["metadata"].items()]
     return print_result(arguments, found, "\n".join([f"{found['id']}: made {utc(found['created_at'])}", *pairs]))
 
 
 def _items(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         return print_items(arguments, client, f"/conversations/{id_part(arguments.id)}/items")
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         gone = client.delete(f"/conversations/{id_part(arguments.id)}")
     return print_result(arguments, gone, f"deleted {gone['id']}")

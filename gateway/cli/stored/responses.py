@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.batches.access import add_access, connected
+from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.output import print_result
 from gateway.cli.parts import id_part
 from gateway.cli.stored.items import add_items_flags, print_items, text_of
@@ -35,24 +35,24 @@ def register(verbs: Verbs) -> None:
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         found = client.get(f"/responses/{id_part(arguments.id)}")
     texts = [text for item in found["output"] if item["type"] != "reasoning" and (text := text_of(item))]
     return print_result(arguments, found, "\n".join([f"{found['id']}: {found['status']}, {found['model']}", *texts]))
 
 
 def _items(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         return print_items(arguments, client, f"/responses/{id_part(arguments.id)}/input_items")
 
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         found = client.post(f"/responses/{id_part(arguments.id)}/cancel", {})
     return print_result(arguments, found, f"{found['id']}: {found['status']}")
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    with connected(arguments, environ) as client:
+    with project_client(arguments, environ) as client:
         gone = client.delete(f"/responses/{id_part(arguments.id)}")
     return print_result(arguments, gone, f"deleted {gone['id']}")

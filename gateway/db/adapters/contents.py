@@ -31,7 +31,7 @@ _REFERRED_TO = """
 """
 
 
-async def owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
+async def content_owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
     """Return the ids of the projects that refer to each content, by digest.
 
     Contents that no project refers to are left out.
@@ -50,7 +50,7 @@ _REFERENCES = """
 """
 
 
-async def references(conn: Connection, organization_id: str) -> list[Reference]:
+async def content_references(conn: Connection, organization_id: str) -> list[Reference]:
     """Return all versions of the organization's adapters that need their content in the store."""
     return [Reference(**row) for row in await conn.fetch(_REFERENCES, organization_id)]
 

@@ -192,7 +192,7 @@ class Standing(msgspec.Struct, frozen=True):
     num_due: int
 
 
-async def standings(conn: Connection) -> dict[str, Standing]:
+async def project_standings(conn: Connection) -> dict[str, Standing]:
     """Return the standings of all projects with batches whose lines run."""
     return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 

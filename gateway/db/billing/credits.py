@@ -15,7 +15,7 @@ from gateway.db.ids import new_id
 from gateway.db.ledger.standstill import hold_ledger
 from gateway.db.limits.limits import remove_limit, set_limit
 from gateway.db.organization.organizations import lock_organization
-from gateway.domain.billing.credits import Grant, lapse
+from gateway.domain.billing.credits import Grant, expired_rests
 from gateway.domain.limits.limit import Limit
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ _DRAW = """
 
 
 async def draw_credits(conn: Connection, organization_id: str, period: datetime.date) -> None:
-    """Draw the cost of a period that is being closed from every project's credits, as `billing.credits.draw` says."""
+    """Draw the cost of a period that is being closed from every project's credits (`billing.credits.draw_credits`)."""
     await conn.execute(_DRAW, organization_id, period)
 
 
@@ -207,7 +207,7 @@ async def lapse_due(conn: Connection) -> bool:
             await conn.execute(_LOCK_LIMIT, limit_id)
         pending: int = await conn.fetchval(_PENDING, *owner, limit_id)
         now: datetime.datetime = await conn.fetchval(_NOW)
-        for grant_id, left in lapse(await list_grants(conn, *owner), pending, now).items():
+        for grant_id, left in expired_rests(await list_grants(conn, *owner), pending, now).items():
             await conn.execute(_LAPSE, grant_id, left)
         await refresh_balances(conn, *owner)
         return True

@@ -77,7 +77,7 @@ async def try_lock(conn: Connection) -> bool:
     return has_lock
 
 
-async def lock(conn: Connection) -> None:
+async def lock_sums(conn: Connection) -> None:
     """Wait for the lock of units and sums, which is held until the transaction ends."""
     await conn.execute(_LOCK, LOCK_KEY)
 
@@ -97,7 +97,7 @@ _TAKE = """
 """
 
 
-async def take(conn: Connection, most: int) -> list[QueuedEvent]:
+async def take_events(conn: Connection, most: int) -> list[QueuedEvent]:
     """Take the oldest events off the queue and return them, oldest first, in a transaction that has the lock."""
     return [_queued_event(row) for row in await conn.fetch(_TAKE, most)]
 
@@ -140,7 +140,7 @@ _WAITING = """
 """
 
 
-async def waiting(conn: Connection) -> Waiting:
+async def count_waiting(conn: Connection) -> Waiting:
     """Return how many events wait, counted up to `MAX_COUNTED`, and for how long."""
     row = await conn.fetchrow(_WAITING, MAX_COUNTED)
     assert row is not None

@@ -191,7 +191,7 @@ _REDEFINE = """
 """
 
 
-async def redefine(conn: Connection, experiment_id: str, definition: Experiment) -> None:
+async def replace_definition(conn: Connection, experiment_id: str, definition: Experiment) -> None:
     """Replace the definition of an experiment, and raise its version by one.
 
     The layer and the holdout it names have to exist.

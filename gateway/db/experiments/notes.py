@@ -128,7 +128,7 @@ async def nothing_noted(conn: Connection, gateway_id: str, age: datetime.timedel
 _LEAVE = "DELETE FROM experiment_gateways WHERE id = $1"
 
 
-async def leave(conn: Connection, gateway_id: str) -> None:
+async def remove_gateway(conn: Connection, gateway_id: str) -> None:
     """Delete the state of a gateway that has written all its notes and makes no more."""
     await conn.execute(_LEAVE, gateway_id)
 

@@ -78,7 +78,7 @@ _PAUSE = """
 """
 
 
-async def pause(conn: Connection, experiment_id: str, why: object) -> bool:
+async def pause_experiment(conn: Connection, experiment_id: str, why: object) -> bool:
     """Pause an experiment for a reason; False where it does not run any more."""
     return bool(await conn.fetchval(_PAUSE, experiment_id, msgspec.json.encode(why).decode()))
 

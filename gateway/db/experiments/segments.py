@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.domain.experiments.results import SumsRow
-from gateway.domain.experiments.segment_values import OTHER, Kind, Values, learn, segments_of
+from gateway.domain.experiments.segment_values import OTHER, Kind, Values, add_segment_values, segments_of
 from gateway.domain.experiments.segments import SegmentUnits
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import NOTHING, SegmentKey
@@ -97,7 +97,7 @@ async def add_segments(conn: Connection, units: UnitsOf, sums: SumsOf) -> None:
     for experiment_id, kind, value in await conn.fetch(_KNOWN, list(experiment_ids), OTHER):
         known[experiment_id].setdefault(kind, set()).add(value)
     for each in experiment_ids:
-        learn(known[each], sorted(_values(each, units)))
+        add_segment_values(known[each], sorted(_values(each, units)))
     total = by_value(units, sums, known)
     if total.units:
         rows = [(*place, *total.units[place]) for place in sorted(total.units)]

@@ -162,7 +162,7 @@ async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None 
     return [TrafficSum(*_values(tuple(row))) for row in rows]
 
 
-async def busiest(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
+async def busiest_groups(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
     """Return the first sums of a whole query that is grouped by one name. Times are read of these alone."""
     (name,) = query.group_by
     if query.is_by_key:

@@ -63,8 +63,8 @@ async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, 
 
     Leases of limits that are gone, or of a gateway that was forgotten, are left out.
     """
-    some = [(limit_id, at(start), amount) for (limit_id, start), amount in amounts.items() if amount > 0]
-    none = [(limit_id, at(start)) for (limit_id, start), amount in amounts.items() if amount <= 0]
+    some = [(limit_id, utc_time(start), amount) for (limit_id, start), amount in amounts.items() if amount > 0]
+    none = [(limit_id, utc_time(start)) for (limit_id, start), amount in amounts.items() if amount <= 0]
     if some:
         await conn.execute(_WRITE, gateway_id, *map(list, zip(*some, strict=True)))
     if none:
@@ -171,7 +171,7 @@ def _snapshot(rows: list[asyncpg.Record]) -> Snapshot:
     return Snapshot(unix_ns(rows[0]["now"]), max(1, rows[0]["num_gateways"]), accounts)
 
 
-def at(unix_s: int) -> datetime.datetime:
+def utc_time(unix_s: int) -> datetime.datetime:
     """Return Unix seconds as a time in UTC."""
     return EPOCH + datetime.timedelta(seconds=unix_s)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.db.organization import audit
 from gateway.db.pools.planning import may_plan
-from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, PoolSnapshot, combined, decide
+from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, PoolSnapshot, combined_load, decide
 
 if TYPE_CHECKING:
     from asyncpg import Record
@@ -152,7 +152,7 @@ def _decision(row: Record) -> Decision:
     seen = PoolSnapshot(
         row["num_replicas"],
         row["num_ready"],
-        combined([_load.decode(each) for each in row["loads"]]),
+        combined_load([_load.decode(each) for each in row["loads"]]),
         is_changing=row["is_changing"],
     )
     bounds = Bounds(row["min_replicas"], row["max_replicas"], float(row["down_after_s"]))

@@ -81,7 +81,7 @@ class AnswerTimes:
         return [each for each in self._last if now_s - each[0] < FORGET_S]
 
 
-def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
+def capacity_factors(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
     """Return the part of its capacity with which each replica counts, above 0 and at most 1.
 
     The part follows from the usual time of the replica's answers. None stands for a replica that was not seen lately,

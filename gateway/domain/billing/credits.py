@@ -31,7 +31,7 @@ class Grant(msgspec.Struct, frozen=True):
         return self.amount - self.drawn - (self.lapsed or 0)
 
 
-def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
+def draw_credits(grants: Sequence[Grant], cost: int) -> dict[str, int]:
     """Return how much of each grant, oldest first, a cost takes. A cost beyond all grants stays to be paid.
 
     The schema does the same where a period is closed, for all projects at once.
@@ -45,12 +45,12 @@ def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
     return taken
 
 
-def lapse(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
+def expired_rests(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
     """Return the rest of each expired grant, oldest first.
 
     pending: the cost of open periods and the reservations of running requests, which are taken from the grants first.
     """
-    taken = draw(grants, pending)
+    taken = draw_credits(grants, pending)
     return {
         grant.id: grant.remaining - taken.get(grant.id, 0)
         for grant in grants

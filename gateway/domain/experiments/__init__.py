@@ -12,6 +12,6 @@
     slots = free_slots(experiment.layer, others, experiment.coverage)
     split = first_split(seed, layer_seed, slots, [arm.weight for arm in experiment.arms])
     assigned = assign(split, "ann@example.com", unit_digest(project_key, "ann@example.com"))
-    tally = Tally({1: shares(split, 1, 2)}, units=units_rows, sums=sums_rows, days=8)
+    tally = Tally({1: arm_shares(split, 1, 2)}, units=units_rows, sums=sums_rows, days=8)
     results_of(experiment, tally, {"thumbs_up": "mean"}).comparisons[0].effect.interval
 """

@@ -21,7 +21,7 @@ from gateway.domain.experiments.results import (
     kind_of,
     level_of,
     of_equal_weights,
-    wanted,
+    shown_metrics,
 )
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT, num_ages
@@ -74,7 +74,7 @@ def effects_by_age(
         if row.metric == OF_ALL:
             closed[row.epoch, row.arm] = closed.get((row.epoch, row.arm), 0) + row.sums.n
     found = []
-    for metric, role, goal, _ in wanted(experiment):
+    for metric, role, goal, _ in shown_metrics(experiment):
         kind = kind_of(metric, own)
         if kind is None or not num:
             continue

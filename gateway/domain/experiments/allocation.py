@@ -46,12 +46,12 @@ def bucket_counts(weights: Sequence[int]) -> list[int]:
     return counts
 
 
-def table(weights: Sequence[int]) -> bytes:
+def bucket_table(weights: Sequence[int]) -> bytes:
     """Return the table of buckets for weights: a run of buckets for each arm, in the arms' order."""
     return b"".join(bytes([arm]) * count for arm, count in enumerate(bucket_counts(weights)))
 
 
-def rebalanced(before: bytes, weights: Sequence[int]) -> bytes:
+def rebalanced_table(before: bytes, weights: Sequence[int]) -> bytes:
     """Return the table of new weights that differs from another one in the fewest buckets, half the sum of |changes|.
 
     Arms with too many buckets give their highest ones, arms with too few take them in ascending order.
@@ -69,7 +69,7 @@ def rebalanced(before: bytes, weights: Sequence[int]) -> bytes:
     return bytes(after)
 
 
-def moved(before: bytes, after: bytes) -> int:
+def num_moved_buckets(before: bytes, after: bytes) -> int:
     """Return the number of buckets in which two tables differ."""
     return sum(a != b for a, b in zip(before, after, strict=True))
 
@@ -106,10 +106,10 @@ def first_split(
 
     holdout: the holdout that the experiment names; None for none.
     """
-    return Split(seed, layer_seed, _marked(bytes(NUM_BUCKETS), slots, 1), (table(weights),), holdout=holdout)
+    return Split(seed, layer_seed, _marked(bytes(NUM_BUCKETS), slots, 1), (bucket_table(weights),), holdout=holdout)
 
 
-def covering(split: Split, slots: Iterable[int], weights: Sequence[int] | None = None) -> Split:
+def with_more_coverage(split: Split, slots: Iterable[int], weights: Sequence[int] | None = None) -> Split:
     """Return a split that covers more slots of its layer.
 
     slots: free slots.
@@ -121,11 +121,11 @@ def covering(split: Split, slots: Iterable[int], weights: Sequence[int] | None =
     if weights is None:
         return msgspec.structs.replace(split, slots=_marked(split.slots, slots, len(split.tables)))
     _check_ended(split, weights)
-    tables = (*split.tables, rebalanced(split.tables[-1], weights))
+    tables = (*split.tables, rebalanced_table(split.tables[-1], weights))
     return msgspec.structs.replace(split, slots=_marked(split.slots, slots, _number(tables)), tables=tables)
 
 
-def reweighted(split: Split, weights: Sequence[int], exposed: Exposed) -> Split:
+def with_weights(split: Split, weights: Sequence[int], exposed: Exposed) -> Split:
     """Return a split with new weights for all units that have not been exposed, as a new epoch.
 
     exposed: all units that have been exposed by now. Enrolment has to be closed from before these were read until all
@@ -135,7 +135,7 @@ def reweighted(split: Split, weights: Sequence[int], exposed: Exposed) -> Split:
     Raises InvalidRequest: when an arm that has ended gets a weight.
     """
     _check_ended(split, weights)
-    tables = (*split.tables, rebalanced(split.tables[-1], weights))
+    tables = (*split.tables, rebalanced_table(split.tables[-1], weights))
     covered = [slot for slot, epoch in enumerate(split.slots) if epoch]
     slots = _marked(split.slots, covered, _number(tables))
     return msgspec.structs.replace(split, slots=slots, tables=tables, exposed=exposed, enrolling=True)
@@ -157,7 +157,7 @@ def arm_ended(split: Split, arm: int) -> Split:
     return msgspec.structs.replace(split, slots=slots, tables=tuple(tables), ended=ended)
 
 
-def shares(split: Split, epoch: int, num_arms: int) -> tuple[float, ...]:
+def arm_shares(split: Split, epoch: int, num_arms: int) -> tuple[float, ...]:
     """Return the part of an epoch's analysed units that each arm should get; 0 for arms that had ended."""
     counts = [split.tables[epoch - 1].count(arm) for arm in range(num_arms)]
     return tuple(count / sum(counts) for count in counts)

@@ -61,7 +61,7 @@ class Tally(msgspec.Struct, frozen=True):
     """The numbers from which results are computed."""
 
     shares: Mapping[int, tuple[float, ...]]
-    """By epoch the part of units that each arm should get (`allocation.shares`)."""
+    """By epoch the part of units that each arm should get (`allocation.arm_shares`)."""
     units: Sequence[UnitsRow] = ()
     sums: Sequence[SumsRow] = ()
     times: Sequence[TimesRow] = ()
@@ -135,12 +135,12 @@ class Results(msgspec.Struct, frozen=True):
 
 def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
     """Return the results of a look. own: the kind of each metric of the project's own."""
-    own, tally = own or {}, collapsed(tally)
+    own, tally = own or {}, sum_of_days(tally)
     num_arms = len(experiment.arms)
     epochs = _unit_counts(tally, num_arms)
     srm = counts.srm_log_e(list(epochs.values()))
     comparisons, by_quantile, found = [], [], []
-    for metric, role, goal, margin in wanted(experiment):
+    for metric, role, goal, margin in shown_metrics(experiment):
         read = read_metric(metric, own)
         if read is None:
             continue
@@ -181,14 +181,16 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
         tally.days >= experiment.analysis.min_days and not counts.is_beyond(srm, counts.SRM_ALPHA),
         judged_comparisons(
             {(row.metric, row.epoch, row.arm): row.sums for row in tally.sums if is_judged(row.metric)},
-            [(metric, role, level_of(experiment, role)) for metric, role, _, _ in wanted(experiment)],
+            [(metric, role, level_of(experiment, role)) for metric, role, _, _ in shown_metrics(experiment)],
             num_arms,
             experiment.analysis.tightest_at,
         ),
     )
 
 
-def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
+def daily_results(
+    experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None
+) -> list[tuple[int, Results]]:
     """Return the results that a look at the end of each day would show, oldest first.
 
     Counts of requests are the present ones.
@@ -196,7 +198,7 @@ def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | Non
     units, sums, times = _by_day(tally.units), _by_day(tally.sums), _by_day(tally.times)
     running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
     for day in sorted(units.keys() | sums.keys() | times.keys()):
-        running = collapsed(
+        running = sum_of_days(
             msgspec.structs.replace(
                 running,
                 units=[*running.units, *units.get(day, ())],
@@ -215,7 +217,7 @@ def _by_day(rows: Sequence[_Row]) -> dict[int, list[_Row]]:
     return found
 
 
-def collapsed(tally: Tally) -> Tally:
+def sum_of_days(tally: Tally) -> Tally:
     """Return the tally with the rows of all days added up, as of the last day."""
     day = max((row.day for row in tally.units), default=0)
     units: dict[tuple[int, int], tuple[int, int]] = {}
@@ -252,7 +254,7 @@ def of_equal_weights(tally: Tally, arm: int) -> Tally:
     )
 
 
-def wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
+def shown_metrics(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
     """Return the metrics that an experiment's results show, each with its role, goal and margin."""
     metrics = experiment.metrics
     return [

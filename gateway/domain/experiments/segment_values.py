@@ -39,7 +39,7 @@ def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Ki
     return [(kind, value if value in known.get(kind, ()) else OTHER) for kind, value in zip(KINDS, values, strict=True)]
 
 
-def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
+def add_segment_values(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
     """Count these values separately as well, up to MAX_VALUES of each kind.
 
     A value is never taken away again, so that a unit stays in its segments.

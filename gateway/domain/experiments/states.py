@@ -29,7 +29,7 @@ NEXT: dict[tuple[State, Verb], State] = {
 _CHANGEABLE: frozenset[State] = frozenset(("draft", "running", "paused"))
 
 
-def after(state: State, verb: Verb) -> State:
+def state_after(state: State, verb: Verb) -> State:
     """Return the state after an action; a change, and the deletion of a draft, leave it the same.
 
     Raises Conflict: when the verb is not for this state.
@@ -38,12 +38,12 @@ def after(state: State, verb: Verb) -> State:
         return state
     following = NEXT.get((state, verb))
     if following is None:
-        hint = f" Possible now: {', '.join(allowed)}." if (allowed := possible(state)) else ""
+        hint = f" Possible now: {', '.join(allowed)}." if (allowed := possible_actions(state)) else ""
         raise Conflict(f"`{verb}` is not possible: the experiment is {state}.{hint}", param="state")
     return following
 
 
-def possible(state: State) -> list[Verb]:
+def possible_actions(state: State) -> list[Verb]:
     """Return the actions that a state of an experiment allows, in the order of an experiment's life."""
     verbs: list[Verb] = [verb for origin, verb in NEXT if origin == state]
     if state in _CHANGEABLE:

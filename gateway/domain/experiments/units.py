@@ -6,8 +6,8 @@ counted at once, on the day of their first exposure, since guardrails cannot wai
 days since its first exposure, as far as whole days fit into its window. All numbers are integers, so that a recount is
 equal rather than close.
 
-`folded` counts anew from all events of a unit, `added` adds one event to what is known, and both agree. Knows neither
-tables nor where events come from.
+`state_after_events` counts anew from all events of a unit, `with_event` adds one event to what is known, and both
+agree. Knows neither tables nor where events come from.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Changes(msgspec.Struct, frozen=True):
     """The changes of the sums of metrics by segment, over all days."""
 
 
-def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
+def state_after_events(events: Iterable[Event], window_us: int) -> UnitState | None:
     """Return the state of a unit after all its events; None where it was never exposed.
 
     window_us: the length of the outcome window in microseconds.
@@ -197,7 +197,7 @@ def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
     return state
 
 
-def added(state: UnitState, event: Event, window_us: int) -> UnitState | None:
+def with_event(state: UnitState, event: Event, window_us: int) -> UnitState | None:
     """Return the state of a unit after one more event.
 
     None: the event exposed the unit before its known first exposure, which moves its window; fold all its events then.
@@ -304,7 +304,7 @@ def _of_votes(
         yield name, Unit(total, 0 if is_ratio else (before or {}).get(name, 0), num_votes if is_ratio else 0)
 
 
-def changes(before: Rows, after: Rows) -> Changes:
+def table_changes(before: Rows, after: Rows) -> Changes:
     """Return the changes of tables that hold `before` of a unit, so that they hold `after`."""
     units = {
         key: (mine[0] - its[0], mine[1] - its[1], mine[2] - its[2])
@@ -327,7 +327,7 @@ def changes(before: Rows, after: Rows) -> Changes:
         if (difference := change(before.ages.get(key), after.ages.get(key))) != NO_UNITS
     }
     if before.units and after.units and before.segments != after.segments:  # its first request was another one
-        gone, come = changes(before, NO_ROWS), changes(NO_ROWS, after)
+        gone, come = table_changes(before, NO_ROWS), table_changes(NO_ROWS, after)
         by_segment = {**gone.segment_units, **come.segment_units}, {**gone.segment_sums, **come.segment_sums}
     else:
         by_segment = _of_all_days(units, sums, after.segments or before.segments)

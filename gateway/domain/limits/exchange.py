@@ -67,7 +67,7 @@ class Ask(msgspec.Struct, eq=False):
     answer: Reservation | Shortage | Stale | None = None
 
 
-def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
+def begin_reservation(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
     """Begin to reserve for a request: take the free part of this gateway's leases at once.
 
     instant_ns: the time by PostgreSQL's clock, which decides the windows of limits.
@@ -84,7 +84,7 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
     return Ask(entries, work, instant_ns, tuple(taken))
 
 
-def fill(holdings: Holdings, one: Ask) -> bool:
+def grant_waiting(holdings: Holdings, one: Ask) -> bool:
     """Grant a waiting request out of leases that an exchange has brought since then.
 
     Return False if they are too small.

@@ -87,12 +87,12 @@ class Limit(msgspec.Struct, frozen=True):
         return self.api_key_id in (None, api_key_id) and self.model in (None, model)
 
 
-def alerts(unit: Unit, window: Window) -> bool:
+def sends_alerts(unit: Unit, window: Window) -> bool:
     """Tell whether a limit notifies webhooks at shares of its maximum: only limits with usage summed by window do."""
     return unit in RATED and window != "none"
 
 
-def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
+def limit_fault(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
     """Return the field that makes a limit wrong, and the words that follow its name; None for a valid limit.
 
     hard: True: the limit refuses requests; False: it raises alerts alone.
@@ -101,7 +101,7 @@ def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collect
         return "window", f"must be 'none' with the unit '{unit}'"
     if unit in RATED and unit not in SIZES and window == "none":
         return "window", f"must be 'minute', 'day' or 'month' with the unit '{unit}'"
-    if alerts(unit, window):
+    if sends_alerts(unit, window):
         return None
     if unit in SIZES and not hard:
         return "window", "must be 'minute', 'day' or 'month' for a soft limit"
@@ -122,7 +122,7 @@ class Period(msgspec.Struct, frozen=True):
 NO_PERIOD = Period(0, None)
 
 
-def period(window: Window, instant_ns: int) -> Period:
+def calendar_window(window: Window, instant_ns: int) -> Period:
     """Return the calendar window in UTC in which an instant (Unix time in ns) lies."""
     instant_s = instant_ns // NS_PER_S
     match window:
@@ -153,5 +153,5 @@ class Calendar:
         known = self._current.get(window)
         if known is not None and (known.end is None or known.start * NS_PER_S <= instant_ns < known.end * NS_PER_S):
             return known
-        self._current[window] = now = period(window, instant_ns)
+        self._current[window] = now = calendar_window(window, instant_ns)
         return now

@@ -104,7 +104,7 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
     return QuotaExceeded(message, limit=explanation, headers=headers, retry_after_s=wait_s)
 
 
-def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
+def rate_limit_headers(entries: Iterable[Entry], now_ns: int) -> Headers:
     """Return the headers `x-ratelimit-*` for requests and for tokens.
 
     The limit shown is the one with the least left among those of the shortest window. `remaining` is the last amount

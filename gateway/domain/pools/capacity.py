@@ -75,8 +75,8 @@ class Estimate(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         parts = {"weights": self.weights, "KV cache": self.kv_cache, "adapters": self.adapters}
-        shown = [f"{name} {gib(num_bytes)}" for name, num_bytes in parts.items()]
-        return f"{gib(self.num_bytes)} ({', '.join(shown)}, the process itself {gib(self.process)})"
+        shown = [f"{name} {gib_text(num_bytes)}" for name, num_bytes in parts.items()]
+        return f"{gib_text(self.num_bytes)} ({', '.join(shown)}, the process itself {gib_text(self.process)})"
 
 
 def estimate(
@@ -356,7 +356,7 @@ class Room:
         """
         alive = [host for host in self._hosts.values() if host.is_alive]
         sums = [self._sum(host, needs) for host in alive] or ["no host has an agent"]
-        return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
+        return f"A replica needs {need or gib_text(needs.num_bytes)} of memory; {'; '.join(sums)}."
 
     def _places(self, host: Host, needs: Needs) -> list[tuple[int, Place]]:
         """Return the places of a host that have room for a replica, each with the memory that is free there."""
@@ -385,7 +385,8 @@ class Room:
         if uses_gpu(needs, host):
             pairs = zip(host.gpu_bytes, self._free_gpus[host.id], strict=True)
             gpus = [f"GPU {gpu} has {_share(total, left)}" for gpu, (total, left) in enumerate(pairs)]
-            own = f", and the host has {_share(host.memory_bytes, free)}, where a replica takes {gib(GPU_HOST_BYTES)}"
+            host_has = _share(host.memory_bytes, free)
+            own = f", and the host has {host_has}, where a replica takes {gib_text(GPU_HOST_BYTES)}"
             return f"on {host.name} {', '.join(gpus)}{own if free < GPU_HOST_BYTES else ''}"
         if needs.device == "cuda":
             return f"{host.name} has no GPU"
@@ -406,7 +407,11 @@ class Room:
 
 def _share(total: int, free: int) -> str:
     """Return a total of memory in words, with the free part of it if some is taken."""
-    return f"{gib(total)} in all" if free >= total else f"{gib(total)}, of which {gib(max(free, 0))} are free"
+    return (
+        f"{gib_text(total)} in all"
+        if free >= total
+        else f"{gib_text(total)}, of which {gib_text(max(free, 0))} are free"
+    )
 
 
 def uses_gpu(needs: Needs, host: Host) -> bool:
@@ -414,7 +419,7 @@ def uses_gpu(needs: Needs, host: Host) -> bool:
     return bool(host.gpu_bytes) and needs.device != "cpu"
 
 
-def gib(num_bytes: int) -> str:
+def gib_text(num_bytes: int) -> str:
     """Return a number of bytes in GiB as text."""
     return f"{num_bytes / (1 << 30):.1f} GiB"
 

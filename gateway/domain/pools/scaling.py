@@ -116,7 +116,7 @@ class Decision(msgspec.Struct, frozen=True):
     memory: Memory
 
 
-def combined(loads: Sequence[Load]) -> Load | None:
+def combined_load(loads: Sequence[Load]) -> Load | None:
     """Return the sum of the loads that gateways reported for a pool; None where none reported any."""
     if not loads:
         return None

@@ -48,7 +48,9 @@ async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes
         "stopped_at": scope.stopped_at,
         "definition": scope.definition,
         "metrics": _metrics(scope),
-        "shares": {str(epoch): allocation.shares(split, epoch, num_arms) for epoch in range(1, len(scope.tables) + 1)},
+        "shares": {
+            str(epoch): allocation.arm_shares(split, epoch, num_arms) for epoch in range(1, len(scope.tables) + 1)
+        },
         "units": [(*key, units, delivered) for (_, key), (units, delivered, _) in sorted(total.units.items())],
         "sums": [
             (*key, metric, *msgspec.structs.astuple(sums)) for (_, key, metric), sums in sorted(total.sums.items())

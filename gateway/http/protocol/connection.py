@@ -19,7 +19,7 @@ from gateway.http.protocol.bounds import Bound, State, Watch
 from gateway.http.protocol.cap import ConnectionCap
 from gateway.http.protocol.framing import Excess, parser_for, refusal_of_head, without_upgrade
 from gateway.http.protocol.refusals import FULL, NO_HTTP, TOO_MANY
-from gateway.http.protocol.replies import LastWrites, fitting
+from gateway.http.protocol.replies import LastWrites, with_fitted_replies
 
 log = structlog.get_logger(__name__)
 
@@ -305,4 +305,4 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        super()._start_asgi_task(cycle, fitting(cycle, app))
+        super()._start_asgi_task(cycle, with_fitted_replies(cycle, app))

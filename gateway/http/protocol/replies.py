@@ -24,7 +24,7 @@ class LastWrites:
         self.close = close
 
 
-def fitting(cycle: RequestResponseCycle, app: Any) -> Any:
+def with_fitted_replies(cycle: RequestResponseCycle, app: Any) -> Any:
     """Return the application with the replies of one request fitted to what its client can read."""
     if cycle.scope["http_version"] == "1.0":
         return _without_chunks(cycle, app)

@@ -19,7 +19,7 @@ def coding_of(scope: HTTPScope) -> str | None:
     return None
 
 
-def refusing(receive: Receive, coding: str) -> Receive:
+def refuse_coded_body(receive: Receive, coding: str) -> Receive:
     """Return a `receive` that refuses the first bytes of a body with a content coding, once a handler reads them."""
 
     async def refuse() -> ReceiveMessage:

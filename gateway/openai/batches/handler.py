@@ -72,7 +72,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
             metadata=wire.metadata or {},
             keep_seconds=wire.output_expires_after.seconds if wire.output_expires_after is not None else None,
         )
-        return json_response(shown(made))
+        return json_response(batch_wire(made))
 
     @get("/batches", opt=shape(reply=BatchList, query=LIST_QUERY))
     async def list_batches(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -82,7 +82,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         found = await service.page(caller.project_id, after=asked.after, limit=asked.limit)
         if found is None:
             raise unknown_cursor(asked.after)
-        body = as_list([(batch.row.id, shown(batch)) for batch in found.batches], found.has_more)
+        body = as_list([(batch.row.id, batch_wire(batch)) for batch in found.batches], found.has_more)
         return ASGIResponse(body=msgspec.json.encode(body), media_type="application/json")
 
     @get("/batches/{batch_id:str}", opt=shape(reply=BatchObject))
@@ -92,7 +92,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         found = await service.get(caller.project_id, _known(batch_id))
         if found is None:
             raise _no_such(batch_id)
-        return json_response(shown(found))
+        return json_response(batch_wire(found))
 
     @post("/batches/{batch_id:str}/cancel", status_code=200, opt=shape(reply=BatchObject))
     async def cancel_batch(batch_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -102,12 +102,12 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         ended = await service.cancel(caller.project_id, _known(batch_id), author)
         if ended is None:
             raise _no_such(batch_id)
-        return json_response(shown(ended))
+        return json_response(batch_wire(ended))
 
     return [create_batch, list_batches, retrieve_batch, cancel_batch]
 
 
-def shown(batch: Batch) -> BatchObject:
+def batch_wire(batch: Batch) -> BatchObject:
     """Return a batch in OpenAI's shape."""
     row = batch.row
     return BatchObject(

@@ -37,7 +37,7 @@ from gateway.openai.chat.wire import (
     ChatCompletionRequest,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logged import logged_messages
@@ -98,7 +98,7 @@ def chat_completions(
             await chats.check_room(caller.project_id)
         with_usage, tier, tools = include_usage(wire), service_tier(wire.service_tier, caller), _tools(wire)
         run = await pipeline.complete(context, [_text_request(wire, tier, tools)])
-        attach(call, run)
+        attach_run(call, run)
         must_call = tools.use is not None and tools.use.must_call
         reply = _Reply(
             wire,

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.http.json_work import are_too_much
 from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
 from gateway.openai.chat.wire import ChatMessage, ContentPart
@@ -50,7 +50,7 @@ def template_messages(messages: list[ChatMessage]) -> list[Message]:
         rendered.append(given)
         for number, call in enumerate(message.tool_calls or ()):
             if call.id in unanswered:
-                raise invalid(
+                raise invalid_field(
                     f"The id '{call.id}' is used by another tool call; every call needs an id of its own.",
                     f"{path}.tool_calls[{number}].id",
                 )
@@ -67,7 +67,9 @@ def _check_arguments(messages: list[ChatMessage]) -> None:
     calls = [call.function for message in messages for call in message.tool_calls or () if call.function is not None]
     calls += [message.function_call for message in messages if message.function_call is not None]
     if are_too_much([call.arguments for call in calls]):
-        raise invalid("The arguments of all tool calls in 'messages' together hold too many JSON values.", "messages")
+        raise invalid_field(
+            "The arguments of all tool calls in 'messages' together hold too many JSON values.", "messages"
+        )
 
 
 def _message(message: ChatMessage, path: str) -> Message:
@@ -89,22 +91,24 @@ def _check_fields(message: ChatMessage, path: str) -> None:
     """Check that a message has the fields of its role, and no other role's."""
     for field, role in _FIELDS_OF.items():
         if message.role != role and getattr(message, field) not in (None, []):
-            raise invalid(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
+            raise invalid_field(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
     if message.audio is not None:
         raise _unsupported(f"{path}.audio", "Audio is not supported with this model.")
     if message.annotations:
         raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
     if message.role == "function" and message.name is None:
-        raise missing(f"{path}.name")
+        raise missing_field(f"{path}.name")
     if message.role == "tool" and message.tool_call_id is None:
-        raise missing(f"{path}.tool_call_id")
+        raise missing_field(f"{path}.tool_call_id")
     if message.tool_calls and message.function_call is not None:
-        raise invalid(f"'{path}' has both 'tool_calls' and 'function_call'; send one of them.", f"{path}.function_call")
+        raise invalid_field(
+            f"'{path}' has both 'tool_calls' and 'function_call'; send one of them.", f"{path}.function_call"
+        )
 
 
 def _check_answers(message: ChatMessage, path: str, unanswered: dict[str, str]) -> None:
     if message.tool_call_id not in unanswered:
-        raise invalid(
+        raise invalid_field(
             f"'{path}.tool_call_id' does not match any unanswered call in 'tool_calls' of a preceding message.",
             f"{path}.tool_call_id",
         )
@@ -112,7 +116,7 @@ def _check_answers(message: ChatMessage, path: str, unanswered: dict[str, str]) 
 
 def _check_answered(unanswered: dict[str, str], path: str) -> None:
     if unanswered:
-        raise invalid(
+        raise invalid_field(
             "A message with 'tool_calls' must be followed by a message of the role 'tool' for each 'tool_call_id'. "
             f"These calls have no such message: {', '.join(unanswered)}.",
             path,
@@ -123,7 +127,7 @@ def _call(call: ToolCallParam, path: str) -> dict[str, Any]:
     if call.type != "function" or call.custom is not None:
         raise _unsupported(f"{path}.type", "Calls of custom tools are not supported.")
     if call.function is None:
-        raise missing(f"{path}.function")
+        raise missing_field(f"{path}.function")
     return _function(call.id, call.function, f"{path}.function")
 
 
@@ -175,7 +179,7 @@ def _part(part: ContentPart, path: str, role: str) -> str:
         raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
     text = part.refusal if is_refusal else part.text
     if text is None:
-        raise missing(f"{path}.{part.type}")
+        raise missing_field(f"{path}.{part.type}")
     return text
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.openai.chat.tools_wire import (
     FunctionChoice,
     FunctionObject,
@@ -21,7 +21,7 @@ from gateway.openai.chat.tools_wire import (
     ToolParam,
     Tools,
 )
-from gateway.openai.shared.callable_tools import check_unique, make_tool, only
+from gateway.openai.shared.callable_tools import check_unique, make_tool, only_named_tools
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
 
 
@@ -54,7 +54,7 @@ def requested_tools(
     Raises InvalidRequest: for tools that cannot be served, and for what contradicts itself or has no effect.
     """
     if parallel is not None and not tools:
-        raise invalid("'parallel_tool_calls' needs 'tools'.", "parallel_tool_calls")
+        raise invalid_field("'parallel_tool_calls' needs 'tools'.", "parallel_tool_calls")
     if functions or function_choice is not None:
         if tools or choice is not None:
             raise InvalidRequest(
@@ -66,7 +66,7 @@ def requested_tools(
     known = [_function_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
     check_unique(known, "tools", ".function.name")
     if not known and choice not in (None, "none", "auto"):
-        raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
+        raise invalid_field("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or choice == "none":
         return NO_TOOLS
     use = ToolUse(
@@ -82,13 +82,13 @@ def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | 
     known = [_of_function(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
     check_unique(known, "functions", ".name")
     if not known and choice not in (None, "none", "auto"):
-        raise invalid("'function_call' needs 'functions'.", "function_call")
+        raise invalid_field("'function_call' needs 'functions'.", "function_call")
     if not known or choice == "none":
         return NO_TOOLS
     use = ToolUse(tuple(known), frozenset(tool.name for tool in known), max_calls=1)
     if choice is None or isinstance(choice, str):
         return RequestedTools(use, is_legacy=True)
-    use = only(use, [choice.name], "function_call.name", "functions")
+    use = only_named_tools(use, [choice.name], "function_call.name", "functions")
     return RequestedTools(msgspec.structs.replace(use, must_call=True), is_legacy=True, is_named=True)
 
 
@@ -98,15 +98,17 @@ def _chosen(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
         raise InvalidRequest("Custom tools are not supported.", param="tool_choice.type", code="unsupported_value")
     for field in ("function", "allowed_tools", "custom"):
         if field != choice.type and getattr(choice, field) is not None:
-            raise invalid(f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}")
+            raise invalid_field(
+                f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}"
+            )
     if choice.function is not None:
-        use = only(use, [choice.function.name], f"{path}.name", "tools")
+        use = only_named_tools(use, [choice.function.name], f"{path}.name", "tools")
         return RequestedTools(msgspec.structs.replace(use, must_call=True, max_calls=1), is_named=True)
     if choice.allowed_tools is not None:
         names = [tool.function.name for tool in choice.allowed_tools.tools]
-        use = only(use, names, f"{path}.tools", "tools")
+        use = only_named_tools(use, names, f"{path}.tools", "tools")
         return RequestedTools(msgspec.structs.replace(use, must_call=choice.allowed_tools.mode == "required"))
-    raise missing(path)
+    raise missing_field(path)
 
 
 def _function_tool(tool: ToolParam, path: str) -> Tool:
@@ -115,9 +117,9 @@ def _function_tool(tool: ToolParam, path: str) -> Tool:
             f"Tools of the type '{tool.type}' are not supported.", param=f"{path}.type", code="unsupported_value"
         )
     if tool.custom is not None:
-        raise invalid(f"'{path}.custom' does not belong to the type 'function'.", f"{path}.custom")
+        raise invalid_field(f"'{path}.custom' does not belong to the type 'function'.", f"{path}.custom")
     if tool.function is None:
-        raise missing(f"{path}.function")
+        raise missing_field(f"{path}.function")
     return _of_function(tool.function, f"{path}.function.parameters")
 
 

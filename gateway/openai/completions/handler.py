@@ -33,7 +33,7 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
@@ -49,7 +49,7 @@ from gateway.openai.shared.options import (
     text_style,
 )
 from gateway.openai.shared.replies import json_response, reply_id
-from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.slices import encode_parts
 from gateway.openai.shared.units import ExperimentFields
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.pipeline.collected import Answer, Collected
@@ -82,7 +82,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         given = prompts(wire.prompt, "prompt", MAX_PROMPTS)
         asked = [_text_request(wire, each, place_of(wire.prompt, index)) for index, each in enumerate(given)]
         run = await pipeline.complete(context, asked)
-        attach(call, run)
+        attach_run(call, run)
         shown = [
             ShownPrompt(_echo(run, index) if wire.echo else "", token_ids)
             for index, token_ids in enumerate(run.prompts)
@@ -229,7 +229,7 @@ async def _choices(
                 prompt.token_ids if wire.return_token_ids else UNSET,
                 answer.token_ids if wire.return_token_ids else UNSET,
             )
-            choices += await encoded([choice])
+            choices += await encode_parts([choice])
     return choices
 
 

@@ -31,7 +31,7 @@ from gateway.openai.conversations.wire import (
     CreateConversation,
     UpdateConversation,
 )
-from gateway.openai.responses.conversation import numbered, own_items
+from gateway.openai.responses.conversation import own_items, with_ids
 from gateway.openai.responses.items import InputItem, Item
 from gateway.openai.responses.state import Earlier, known_conversation, not_allowed
 from gateway.openai.responses.stored import INCLUDE, ITEMS_QUERY, without_include
@@ -63,7 +63,7 @@ def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> l
 
     async def decoded_items(call_id: str, caller: Principal, given: Sequence[InputItem]) -> list[Item]:
         items = own_items(given, await earlier.referenced(caller, given), "items")
-        return numbered(items, call_id.removeprefix("req_"))
+        return with_ids(items, call_id.removeprefix("req_"))
 
     @post("/conversations", status_code=200, opt=shape(body=CreateConversation, reply=ConversationObject))
     async def create_conversation(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -33,10 +33,10 @@ from gateway.openai.embeddings.wire import (
     EmbeddingUsage,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.slices import encode_parts
 from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.bounds import check_total
 from gateway.pipeline.pipeline import Pipeline
@@ -72,11 +72,11 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         _check_lengths(wire, inputs)
         asked = [embedding_request(wire, each, place_of(wire.input, index)) for index, each in enumerate(inputs)]
         run = await pipeline.embed(context, asked, bounds_of(wire))
-        attach(call, run)
+        attach_run(call, run)
         results = await unless_disconnected(call, run.embed())
         show_cost(call, run, [usage for _, usage in results])
         is_normalized = run.generations[0].request.is_normalized
-        data = await encoded(
+        data = await encode_parts(
             EmbeddingOut(index, _shown(wire, vector, is_normalized=is_normalized))
             for index, (vector, _) in enumerate(results)
         )

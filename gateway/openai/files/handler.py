@@ -25,7 +25,7 @@ from gateway.files.service import File, Files
 from gateway.http.caller import Caller
 from gateway.http.download import open_download
 from gateway.http.envelope import Call, call_of
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.http.shape import Form, shape
 from gateway.http.uploaded import receive_form
 from gateway.openai.files.wire import (
@@ -97,7 +97,7 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
             await part.give_up()
             raise
         pace.charge(caller.project_id, part.num_bytes / BYTES_PER_REQUEST)
-        return json_response(shown(made))
+        return json_response(file_wire(made))
 
     @get("/files", opt=shape(reply=FileList, query=LIST_QUERY))
     async def list_files(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -112,14 +112,14 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
         if found is None:
             raise unknown_cursor(asked.after)
         pace.charge(caller.project_id, len(found.files) / 100)
-        body = as_list([(file.id, shown(file)) for file in found.files], found.has_more)
+        body = as_list([(file.id, file_wire(file)) for file in found.files], found.has_more)
         return ASGIResponse(body=msgspec.json.encode(body), media_type="application/json")
 
     @get("/files/{file_id:str}", opt=shape(reply=FileObject))
     async def retrieve_file(file_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a file, without its content."""
         pace.take(caller.project_id)
-        return json_response(shown(await _found(caller, file_id)))
+        return json_response(file_wire(await _found(caller, file_id)))
 
     @get("/files/{file_id:str}/content", opt=shape(media=("application/octet-stream",)))
     async def download_file(file_id: FromPath[str], caller: Caller) -> ASGIResponse:
@@ -145,7 +145,7 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
     return [create_file, list_files, retrieve_file, download_file, delete_file]
 
 
-def shown(file: File) -> FileObject:
+def file_wire(file: File) -> FileObject:
     """Return a file in OpenAI's shape."""
     return FileObject(
         id=file.id,
@@ -181,10 +181,10 @@ def author_of(call: Call, caller: Principal) -> Author:
 
 def _purpose(fields: Mapping[str, str]) -> str:
     if "purpose" not in fields:
-        raise missing("purpose")
+        raise missing_field("purpose")
     if fields["purpose"] not in PURPOSES:
         allowed = ", ".join(f"'{purpose}'" for purpose in PURPOSES)
-        raise invalid(f"Invalid value for 'purpose': expected one of {allowed}.", "purpose")
+        raise invalid_field(f"Invalid value for 'purpose': expected one of {allowed}.", "purpose")
     return fields["purpose"]
 
 
@@ -197,12 +197,14 @@ def _keep_seconds(fields: Mapping[str, str]) -> int | None:
         return None
     for name in (ANCHOR, SECONDS):
         if name not in fields:
-            raise missing(name)
+            raise missing_field(name)
     if fields[ANCHOR] != "created_at":
-        raise invalid(f"Invalid value for '{ANCHOR}': expected 'created_at'.", ANCHOR)
+        raise invalid_field(f"Invalid value for '{ANCHOR}': expected 'created_at'.", ANCHOR)
     seconds = fields[SECONDS]
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= len(str(MAX_SECONDS))):
         seconds = "0"
     if not MIN_SECONDS <= int(seconds) <= MAX_SECONDS:
-        raise invalid(f"Invalid value for '{SECONDS}': expected a number from {MIN_SECONDS} to {MAX_SECONDS}.", SECONDS)
+        raise invalid_field(
+            f"Invalid value for '{SECONDS}': expected a number from {MIN_SECONDS} to {MAX_SECONDS}.", SECONDS
+        )
     return ExpiresAfter("created_at", int(seconds)).seconds

@@ -20,7 +20,7 @@ from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.shape import Form, shape
 from gateway.http.uploaded import receive_form
-from gateway.openai.files.handler import shown
+from gateway.openai.files.handler import file_wire
 from gateway.openai.files.wire import CompleteUpload, CreateUpload, UploadObject, UploadPart
 from gateway.openai.shared.list_query import MAX_SHOWN
 from gateway.openai.shared.replies import json_response
@@ -115,7 +115,7 @@ def _shown(upload: Upload) -> UploadObject:
         filename=upload.name,
         purpose=upload.purpose,
         status=upload.state,
-        file=shown(upload.file) if upload.file is not None else None,
+        file=file_wire(upload.file) if upload.file is not None else None,
     )
 
 

@@ -32,7 +32,7 @@ from gateway.openai.rerank.wire import (
     RerankUsage,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import ExperimentFields
@@ -81,7 +81,7 @@ def rerank(
             for document in documents
         ]
         run = await pipeline.embed(context, asked, EmbeddingBounds(None, MAX_TOTAL_TOKENS))
-        attach(call, run)
+        attach_run(call, run)
         results = await unless_disconnected(call, run.embed())
         show_cost(call, run, [usage for _, usage in results])
         scores = [struct.unpack("<f", vector)[0] for vector, _ in results]

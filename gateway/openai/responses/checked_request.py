@@ -24,7 +24,7 @@ from gateway.openai.responses.options import (
     text_request,
 )
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import Earlier, base_of, id_of, opener
+from gateway.openai.responses.state import Earlier, base_of, content_opener, id_of
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
@@ -107,7 +107,7 @@ async def checked_request(
     before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
     items = own_items(wire.input, await earlier.referenced(caller, wire.input))
     conversation = [*before, *items]
-    opened = await opener(pipeline, caller, wire.model, conversation, earlier.sealed)
+    opened = await content_opener(pipeline, caller, wire.model, conversation, earlier.sealed)
     messages = template_messages(wire.instructions, conversation, len(before), opened)
     if then is not None:
         messages.append({"role": "user", "content": then})

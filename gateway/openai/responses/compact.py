@@ -16,7 +16,7 @@ from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of
-from gateway.http.fields import missing
+from gateway.http.fields import missing_field
 from gateway.http.shape import shape
 from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.conversation import item_id
@@ -25,7 +25,7 @@ from gateway.openai.responses.reply import usage_of
 from gateway.openai.responses.state import Earlier
 from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse, IncompleteDetails
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, show_cost
+from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import ExperimentFields
@@ -56,7 +56,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         if wire.input is None and wire.previous_response_id is None:
-            raise missing("input")
+            raise missing_field("input")
         whole = CreateResponse(
             model=wire.model,
             input=wire.input if wire.input is not None else [],
@@ -76,7 +76,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
         )
         base = await pipeline.base(context)
         run = await pipeline.complete(context, [asked.request])
-        attach(call, run)
+        attach_run(call, run)
         (collected,) = await unless_disconnected(call, run.collect())
         show_cost(call, run, [collected.usage])
         random_part = call.request_id.removeprefix("req_")

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from gateway.backends.base import Message
 from gateway.content.transcript import LoggedCall, LoggedMessage
 from gateway.domain.errors import InvalidRequest, shortened
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.http.json_work import are_too_much
 from gateway.openai.responses.custom_input import arguments_of
 from gateway.openai.responses.items import (
@@ -111,7 +111,7 @@ def is_sealed(item: Item) -> bool:
     )
 
 
-def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
+def with_ids(items: Sequence[Item], random_part: str) -> list[Item]:
     """Return items with ids. random_part: the random part of the id of the response whose input they are."""
     prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
     return [
@@ -157,7 +157,7 @@ def template_messages(
             continue
         if isinstance(item, FunctionCallOutputItem | CustomToolCallOutputItem):
             if item.call_id not in unanswered:
-                raise invalid(
+                raise invalid_field(
                     f"No tool call found for the output with call_id '{shortened(item.call_id)}'.", f"{path}.call_id"
                 )
             content = item.output if isinstance(item.output, str) else _joined(item.output)
@@ -177,7 +177,7 @@ def template_messages(
             messages.append({"role": "user", "content": SUMMARY + summary})
             continue
         if item.call_id in unanswered:
-            raise invalid(
+            raise invalid_field(
                 f"The call_id '{shortened(item.call_id)}' is used by another call; every call needs one of its own.",
                 f"{path}.call_id",
             )
@@ -218,7 +218,7 @@ def logged_items(instructions: str | None, items: Sequence[Item]) -> list[Logged
 
 def _no_output(unanswered: dict[str, str], path: str) -> InvalidRequest:
     call_id = next(iter(unanswered))
-    return invalid(f"No tool output found for function call {shortened(call_id)}.", path)
+    return invalid_field(f"No tool output found for function call {shortened(call_id)}.", path)
 
 
 def _check_arguments(items: Sequence[Item]) -> None:
@@ -227,7 +227,9 @@ def _check_arguments(items: Sequence[Item]) -> None:
     Raises InvalidRequest: for arguments that would take long to decode together.
     """
     if are_too_much([item.arguments for item in items if isinstance(item, FunctionCallItem)]):
-        raise invalid("The arguments of all function calls in 'input' together hold too many JSON values.", "input")
+        raise invalid_field(
+            "The arguments of all function calls in 'input' together hold too many JSON values.", "input"
+        )
 
 
 def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) -> None:
@@ -302,7 +304,7 @@ def _item(given: InputItem, path: str, id: str) -> Item:
             return CompactionItem(id, _needed(given.encrypted_content, f"{path}.encrypted_content"))
     call_id = _needed(given.call_id, f"{path}.call_id")
     if given.output is None:
-        raise missing(f"{path}.output")
+        raise missing_field(f"{path}.output")
     output = given.output if isinstance(given.output, str) else _texts(given.output, f"{path}.output")
     kind = FunctionCallOutputItem if given.type == "function_call_output" else CustomToolCallOutputItem
     return kind(id, status, call_id, output)
@@ -314,7 +316,9 @@ def _check_fields(given: InputItem, path: str) -> None:
         if given.type not in types and getattr(given, field) is not None:
             if not types:
                 raise _unsupported(f"{path}.{field}", f"'{path}.{field}' is not supported.")
-            raise invalid(f"'{path}.{field}' does not belong to items of the type '{given.type}'.", f"{path}.{field}")
+            raise invalid_field(
+                f"'{path}.{field}' does not belong to items of the type '{given.type}'.", f"{path}.{field}"
+            )
 
 
 def _called(given: InputItem, path: str) -> tuple[str, str]:
@@ -323,18 +327,18 @@ def _called(given: InputItem, path: str) -> tuple[str, str]:
 
 def _needed(value: str | None, path: str) -> str:
     if value is None:
-        raise missing(path)
+        raise missing_field(path)
     return value
 
 
 def _content(given: InputItem, path: str) -> list[InputText | OutputText | Refusal]:
     content, is_assistant = given.content, given.role == "assistant"
     if content is None:
-        raise missing(f"{path}.content")
+        raise missing_field(f"{path}.content")
     if isinstance(content, str):
         return [OutputText(content) if is_assistant else InputText(content)]
     if not content:
-        raise invalid(f"Invalid value for '{path}.content': expected at least one part.", f"{path}.content")
+        raise invalid_field(f"Invalid value for '{path}.content': expected at least one part.", f"{path}.content")
     return [_part(part, f"{path}.content[{place}]", is_assistant=is_assistant) for place, part in enumerate(content)]
 
 
@@ -346,7 +350,7 @@ def _part(part: InputPart, path: str, *, is_assistant: bool) -> InputText | Outp
         return OutputText(text) if is_assistant else InputText(text)
     if part.type in ("input_image", "input_file", "input_audio"):
         raise _unsupported(f"{path}.type", f"Content of the type '{part.type}' is not supported with this model.")
-    raise invalid(f"Content of the type '{part.type}' does not belong to this item.", f"{path}.type")
+    raise invalid_field(f"Content of the type '{part.type}' does not belong to this item.", f"{path}.type")
 
 
 def _text(part: InputPart, path: str) -> str:
@@ -369,7 +373,7 @@ def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:
 def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
     parts = given.content if isinstance(given.content, list) else []
     if isinstance(given.content, str):
-        raise invalid(f"'{path}.content' must be a list of parts.", f"{path}.content")
+        raise invalid_field(f"'{path}.content' must be a list of parts.", f"{path}.content")
     content = [
         ReasoningText(_of_type(part, "reasoning_text", f"{path}.content[{place}]")) for place, part in enumerate(parts)
     ]
@@ -383,7 +387,7 @@ def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
 
 def _of_type(part: InputPart, wanted: str, path: str) -> str:
     if part.type != wanted:
-        raise invalid(f"'{path}.type' must be '{wanted}', not '{part.type}'.", f"{path}.type")
+        raise invalid_field(f"'{path}.type' must be '{wanted}', not '{part.type}'.", f"{path}.type")
     return _text(part, path)
 
 

@@ -26,7 +26,7 @@ from gateway.openai.responses.options import check_options
 from gateway.openai.responses.state import Earlier, is_to_be_stored, not_allowed, stored_form
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of
+from gateway.openai.shared.context import attach_run, context_of
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.units import ExperimentFields
@@ -87,7 +87,7 @@ def responses(
                 followers=followers,
             )
         run = await pipeline.complete(context, [asked.request])
-        attach(call, run)
+        attach_run(call, run)
         conversation_id = asked.conversation_id
         initial = asked.initial(run.sampling, run.vote_id.removeprefix("req_"), is_stored=is_to_store)
         reply = asked.reply(initial, run, call.request_id)

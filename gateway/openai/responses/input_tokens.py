@@ -16,7 +16,7 @@ from gateway.http.envelope import call_of
 from gateway.http.shape import shape
 from gateway.openai.responses.conversation import own_items, template_messages
 from gateway.openai.responses.options import check_reasoning, rendering_of
-from gateway.openai.responses.state import Earlier, opener
+from gateway.openai.responses.state import Earlier, content_opener
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CountInputTokens, InputTokens
@@ -45,7 +45,7 @@ def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlie
         tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
         before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
         items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
-        opened = await opener(pipeline, caller, wire.model, items, earlier.sealed)
+        opened = await content_opener(pipeline, caller, wire.model, items, earlier.sealed)
         context = context_of(call_of(request.scope), caller, wire.model, ENDPOINT)
         messages, rendering = template_messages(wire.instructions, items, len(before), opened), rendering_of(wire)
         if wire.truncation == "auto":

@@ -12,7 +12,7 @@ from engine.protocol import Grammar, SamplingParams
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import ServiceTier
-from gateway.http.fields import as_json, check_depth, missing, refuse_unsupported
+from gateway.http.fields import as_json, check_depth, missing_field, refuse_unsupported
 from gateway.openai.chat.rendering import template_arguments
 from gateway.openai.responses.tools import ResponseTools
 from gateway.openai.responses.wire import (
@@ -196,7 +196,7 @@ def _grammar(wanted: TextFormat | None) -> Grammar | None:
         return JSON_OBJECT if wanted is not None and wanted.type == "json_object" else None
     for field in ("name", "schema"):
         if getattr(wanted, field) is None:
-            raise missing(f"{FORMAT}.{field}")
+            raise missing_field(f"{FORMAT}.{field}")
     check_depth(wanted.schema, f"{FORMAT}.schema")
     return Grammar("json_schema", as_json(wanted.schema))
 

@@ -15,7 +15,7 @@ from gateway.content.stored_responses import MAX_REFERRED, Response, StoredRespo
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.bodies import Bodies
-from gateway.openai.responses.conversation import Open, is_sealed, numbered
+from gateway.openai.responses.conversation import Open, is_sealed, with_ids
 from gateway.openai.responses.items import InputItem, Item
 from gateway.openai.responses.sealed_items import SealedItems
 from gateway.openai.responses.wire import ConversationParam, ConversationRef, CreateResponse, ResponseObject
@@ -74,7 +74,7 @@ def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
     )
 
 
-async def opener(
+async def content_opener(
     pipeline: Pipeline, caller: Principal, model: str, items: Sequence[Item], sealed: SealedItems
 ) -> Open | None:
     """Return the function that opens the sealed content of a request to a model; None where there is none.
@@ -152,7 +152,7 @@ class Earlier:
 
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
         """Add a response's input and output to its conversation. Return whether they are in it."""
-        items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
+        items = [*with_ids(own, whole.id.removeprefix("resp_")), *whole.output]
         items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
         return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)
 
@@ -213,7 +213,7 @@ def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject
         id=whole.id,
         model=whole.model,
         parent_id=wire.previous_response_id,
-        input=msgspec.json.encode(numbered(own, whole.id.removeprefix("resp_"))),
+        input=msgspec.json.encode(with_ids(own, whole.id.removeprefix("resp_"))),
         output=msgspec.json.encode(whole.output),
         response=msgspec.json.encode(msgspec.structs.replace(whole, output=[])),
     )

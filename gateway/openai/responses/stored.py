@@ -26,7 +26,7 @@ from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.responses.background.follow import POLL_S, Followers, Following
 from gateway.openai.responses.background.request import BackgroundRequest
-from gateway.openai.responses.conversation import numbered
+from gateway.openai.responses.conversation import with_ids
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.state import known_form
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
@@ -181,7 +181,7 @@ def stored_responses(
 def _items_of(kept: bytes, id: str) -> list[Item]:
     """Return the input items of a response of which only the request is stored, in the form of stored items."""
     request = msgspec.msgpack.decode(kept, type=BackgroundRequest)
-    return numbered(request.items(), id.removeprefix("resp_"))
+    return with_ids(request.items(), id.removeprefix("resp_"))
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

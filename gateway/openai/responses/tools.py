@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.fields import invalid, missing
+from gateway.http.fields import invalid_field, missing_field
 from gateway.openai.responses.custom_input import parameters_of
 from gateway.openai.responses.tools_wire import (
     MAX_TOOLS,
@@ -23,7 +23,7 @@ from gateway.openai.responses.tools_wire import (
     ToolChoiceShown,
     ToolShown,
 )
-from gateway.openai.shared.callable_tools import check_unique, make_tool, only
+from gateway.openai.shared.callable_tools import check_unique, make_tool, only_named_tools
 from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
 
 Choice = str | ResponseToolChoice | None
@@ -57,7 +57,7 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
         path = f"tools[{index}]"
         if tool.type != "namespace":
             if tool.tools is not None:
-                raise invalid(f"'{path}.tools' does not belong to the type '{tool.type}'.", f"{path}.tools")
+                raise invalid_field(f"'{path}.tools' does not belong to the type '{tool.type}'.", f"{path}.tools")
             given.append(tool)
             known.append(_tool(tool, path))
             paths.append(path)
@@ -69,12 +69,12 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
             paths.append(f"{path}.tools[{place}]")
             known.append(_tool(inner, paths[-1]))
     if len(known) > MAX_TOOLS:
-        raise invalid(f"'tools' has more than {MAX_TOOLS} tools.", "tools")
+        raise invalid_field(f"'tools' has more than {MAX_TOOLS} tools.", "tools")
     check_unique(known, "tools", ".name", paths)
     custom = frozenset(tool.name for tool in given if tool.type == "custom")
     shown = [_shown(tool) for tool in tools or ()]
     if not known and choice not in (None, "none", "auto"):
-        raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
+        raise invalid_field("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or choice == "none":
         return ResponseTools(None, custom, namespaces, shown, "none" if choice == "none" else "auto")
     use = ToolUse(
@@ -92,12 +92,12 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
 def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) -> tuple[ToolUse, ToolChoiceShown]:
     if choice.type == "allowed_tools":
         if choice.name is not None:
-            raise invalid("'tool_choice.name' does not belong to the type 'allowed_tools'.", "tool_choice.name")
+            raise invalid_field("'tool_choice.name' does not belong to the type 'allowed_tools'.", "tool_choice.name")
         if choice.tools is None:
-            raise missing("tool_choice.tools")
+            raise missing_field("tool_choice.tools")
         for place, tool in enumerate(choice.tools):
             _check_type(tool.type, tool.name, custom, f"tool_choice.tools[{place}].type")
-        use = only(use, [tool.name for tool in choice.tools], "tool_choice.tools", "tools")
+        use = only_named_tools(use, [tool.name for tool in choice.tools], "tool_choice.tools", "tools")
         mode = choice.mode or "auto"
         shown = [
             FunctionChosen(tool.name) if tool.type == "function" else CustomChosen(tool.name) for tool in choice.tools
@@ -105,10 +105,12 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
         return msgspec.structs.replace(use, must_call=mode == "required"), AllowedToolsChosen(mode, shown)
     for field in ("mode", "tools"):
         if getattr(choice, field) is not None:
-            raise invalid(f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}")
+            raise invalid_field(
+                f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}"
+            )
     if choice.name is None:
-        raise missing("tool_choice.name")
-    use = only(use, [choice.name], "tool_choice.name", "tools")
+        raise missing_field("tool_choice.name")
+    use = only_named_tools(use, [choice.name], "tool_choice.name", "tools")
     _check_type(choice.type, choice.name, custom, "tool_choice.type")
     shown_choice = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
     return msgspec.structs.replace(use, must_call=True, max_calls=1), shown_choice
@@ -116,7 +118,7 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
 
 def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:
     if (name in custom) != (kind == "custom"):
-        raise invalid(f"'{path}' is '{kind}', but the tool '{name}' is of another type.", path)
+        raise invalid_field(f"'{path}' is '{kind}', but the tool '{name}' is of another type.", path)
 
 
 def in_namespace(namespace: str, name: str) -> str:
@@ -128,13 +130,13 @@ def _within(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
     """Return the tools of a namespace. path: the path of the namespace."""
     for field in ("parameters", "strict", "format"):
         if getattr(tool, field) is not None:
-            raise invalid(f"'{path}.{field}' does not belong to the type 'namespace'.", f"{path}.{field}")
+            raise invalid_field(f"'{path}.{field}' does not belong to the type 'namespace'.", f"{path}.{field}")
     if tool.tools is None:
-        raise missing(f"{path}.tools")
+        raise missing_field(f"{path}.tools")
     for place, each in enumerate(tool.tools):
         if each.type == "namespace" or each.tools is not None:
             where = f"{path}.tools[{place}]"
-            raise invalid(f"'{where}' is a namespace; a namespace cannot hold another one.", f"{where}.type")
+            raise invalid_field(f"'{where}' is a namespace; a namespace cannot hold another one.", f"{where}.type")
     return tool.tools
 
 
@@ -146,11 +148,11 @@ def _tool(tool: ResponseTool, path: str) -> Tool:
             )
     if tool.type == "function":
         if tool.format is not None:
-            raise invalid(f"'{path}.format' does not belong to the type 'function'.", f"{path}.format")
+            raise invalid_field(f"'{path}.format' does not belong to the type 'function'.", f"{path}.format")
         return make_tool(tool.name, tool.description, tool.parameters, f"{path}.parameters")
     for field in ("parameters", "strict"):
         if getattr(tool, field) is not None:
-            raise invalid(f"'{path}.{field}' does not belong to the type 'custom'.", f"{path}.{field}")
+            raise invalid_field(f"'{path}.{field}' does not belong to the type 'custom'.", f"{path}.{field}")
     form, where = tool.format, f"{path}.format"
     definition = _definition(form, where)
     if definition is None or form is None:
@@ -159,7 +161,7 @@ def _tool(tool: ResponseTool, path: str) -> Tool:
     if form.syntax == "regex":
         return make_tool(tool.name, tool.description, parameters_of(definition), label)
     if not definition:  # which the engine would take for no grammar
-        raise invalid(f"'{label}' is empty: a grammar in Lark has a rule 'start'.", label)
+        raise invalid_field(f"'{label}' is empty: a grammar in Lark has a rule 'start'.", label)
     made = make_tool(tool.name, tool.description, parameters_of(None), label)
     return msgspec.structs.replace(made, input_lark=definition)
 
@@ -169,12 +171,12 @@ def _definition(form: CustomFormat | None, path: str) -> str | None:
     if form is None or form.type == "text":
         for field in ("syntax", "definition"):
             if form is not None and getattr(form, field) is not None:
-                raise invalid(f"'{path}.{field}' does not belong to the type 'text'.", f"{path}.{field}")
+                raise invalid_field(f"'{path}.{field}' does not belong to the type 'text'.", f"{path}.{field}")
         return None
     if form.syntax is None:
-        raise missing(f"{path}.syntax")
+        raise missing_field(f"{path}.syntax")
     if form.definition is None:
-        raise missing(f"{path}.definition")
+        raise missing_field(f"{path}.definition")
     return form.definition
 
 

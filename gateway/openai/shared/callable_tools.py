@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.http.fields import check_depth, invalid
+from gateway.http.fields import check_depth, invalid_field
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 
 
@@ -24,13 +24,13 @@ def make_tool(name: str, description: str | None, parameters: dict[str, Any] | N
     check_depth(parameters, path)
     kind = parameters.get("type", "object")
     if kind != "object":
-        raise invalid(
+        raise invalid_field(
             f"'{path}' must be a JSON schema of the type 'object', not {msgspec.json.encode(kind).decode()}.", path
         )
     return Tool(name, parameters, path, description or "")
 
 
-def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
+def only_named_tools(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
     """Return a `ToolUse` that allows only the named tools to be called.
 
     names: the names of the callable tools. path: the path of the field that has the names. tools: the field that has
@@ -40,7 +40,7 @@ def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
     """
     for name in names:
         if name not in use.callable_names:
-            raise invalid(f"'{path}' names '{name}', which is not in '{tools}'.", path)
+            raise invalid_field(f"'{path}' names '{name}', which is not in '{tools}'.", path)
     return msgspec.structs.replace(use, callable_names=frozenset(names))
 
 
@@ -53,7 +53,7 @@ def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequ
     for index, tool in enumerate(tools):
         if tool.name in seen:
             path = f"{paths[index] if paths is not None else f'{field}[{index}]'}{name_field}"
-            raise invalid(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
+            raise invalid_field(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
         seen.add(tool.name)
 
 

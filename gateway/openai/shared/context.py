@@ -70,7 +70,7 @@ def _note_exposure(call: Call, exposure: Exposure) -> None:
     call.fields = exposure.log_fields(call.tenant)
 
 
-def attach(call: Call, run: Run) -> None:
+def attach_run(call: Call, run: Run) -> None:
     """Add the headers of a run to its reply, and close the run when the reply is over, however it ended."""
     call.headers, call.on_end, call.num_admitted = (*call.headers, *run.headers), run.close, len(run.prompts)
     if run.log_fields:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest, shortened
-from gateway.http.fields import Name, as_json, check_depth, invalid, missing
+from gateway.http.fields import Name, as_json, check_depth, invalid_field, missing_field
 from gateway.http.json_work import are_too_much
 
 JSON_OBJECT = Grammar("json_object")
@@ -98,7 +98,7 @@ def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
 
 def _of_format(wanted: ResponseFormat) -> Grammar | None:
     if wanted.type == "json_schema" and wanted.json_schema is None:
-        raise missing("response_format.json_schema")
+        raise missing_field("response_format.json_schema")
     if wanted.type != "json_schema" and wanted.json_schema is not None:
         raise InvalidRequest(
             "'response_format.json_schema' is only allowed with the type 'json_schema'.",
@@ -154,10 +154,10 @@ def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
 
 def _object(text: str, field: str) -> dict[str, Any]:
     if are_too_much([text]):
-        raise invalid(f"'{field}' holds too many JSON values.", field)
+        raise invalid_field(f"'{field}' holds too many JSON values.", field)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError:
-        raise invalid(f"'{field}' is nested too deeply.", field) from None
+        raise invalid_field(f"'{field}' is nested too deeply.", field) from None
     except msgspec.DecodeError as error:
-        raise invalid(f"'{field}' is not the text of a JSON object: {shortened(str(error))}", field) from None
+        raise invalid_field(f"'{field}' is not the text of a JSON object: {shortened(str(error))}", field) from None

@@ -24,7 +24,7 @@ from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, Shut
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
 from gateway.http.envelope import Call, call_of
-from gateway.http.error_body import unexpected
+from gateway.http.error_body import unexpected_error
 from gateway.openai.shared.recorded import Recorded
 
 HEADER = b"idempotency-key"
@@ -116,7 +116,7 @@ async def _failed(execution: Execution, call: Call, error: Exception) -> None:
         return
     if isinstance(error, ShuttingDown):
         error.retry_after_s = None  # with this key it would only come again
-    shown = error if isinstance(error, GatewayError) else unexpected(call.request_id)
+    shown = error if isinstance(error, GatewayError) else unexpected_error(call.request_id)
     call.headers = (*call.headers, _MAY_NOT_RETRY)
     headers = (("content-type", "application/json"), _MAY_NOT_RETRY)
     status, body = call.dialect.render_error(shown, shown.status, call.request_id)

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.protocol import TokenLogprobs
 from gateway.backends.generation import Token
-from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.slices import encode_parts
 
 LEAST_LOGPROB = -9999.0
 """The number that JSON shows for the logarithm of zero, which JSON cannot write; OpenAI's replies use it too."""
@@ -99,7 +99,7 @@ def id_name(token_id: int) -> str:
 
 async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
     """Return the log-probabilities of a prompt, encoded as in `whole_chat_logprobs`."""
-    return await encoded(
+    return await encode_parts(
         None if token.logprobs is None else _prompt_token(token, token.logprobs, to_bytes) for token in tokens
     )
 
@@ -114,7 +114,7 @@ async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> 
 
     Each token's are encoded JSON already, see `slices`.
     """
-    return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
+    return ChatLogprobs(await encode_parts(_chat_token(token, to_bytes) for token in tokens))
 
 
 def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
@@ -177,7 +177,7 @@ async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, off
         part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)
         whole.tokens.extend(part.tokens)
         whole.token_logprobs.extend(part.token_logprobs)
-        whole.top_logprobs.extend(await encoded(part.top_logprobs))
+        whole.top_logprobs.extend(await encode_parts(part.top_logprobs))
         whole.text_offset.extend(part.text_offset)
         await asyncio.sleep(0)
     return whole

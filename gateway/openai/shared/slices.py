@@ -14,7 +14,7 @@ BYTES_AT_ONCE = 16_384
 """The number of bytes of JSON that are encoded without a pause, in less than a millisecond."""
 
 
-async def encoded(parts: Iterable[T]) -> list[T]:
+async def encode_parts(parts: Iterable[T]) -> list[T]:
     """Encode each part as JSON for its place in a struct, so that encoding the struct only copies the bytes."""
     found: list[T] = []
     num_bytes = 0

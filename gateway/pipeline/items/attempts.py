@@ -32,7 +32,7 @@ class Restarted:
 RESTARTED: Final = Restarted()
 
 
-def never(error: GatewayError) -> bool:
+def has_no_successor(error: GatewayError) -> bool:
     """Return False: no error has a successor."""
     return False
 
@@ -46,7 +46,7 @@ class Attempts:
         request: GenerateRequest,
         budget: RetryBudget,
         on_unanswered: Callable[[GatewayError], None] | None = None,
-        is_followed: Callable[[GatewayError], bool] = never,
+        is_followed: Callable[[GatewayError], bool] = has_no_successor,
         tried: set[str] | None = None,
         call: ModelCall | None = None,
     ) -> None:
@@ -123,14 +123,14 @@ class Attempts:
         return is_free or (self._num_sent < MAX_ATTEMPTS and self._budget.take(_now_s()))
 
 
-async def generated(
+async def generate_items(
     pool: PoolRevision,
     generation: Generation,
     budget: RetryBudget,
     on_unanswered: Callable[[GatewayError], None] | None = None,
     *,
     may_restart: bool = False,
-    is_followed: Callable[[GatewayError], bool] = never,
+    is_followed: Callable[[GatewayError], bool] = has_no_successor,
     tried: set[str] | None = None,
     call: ModelCall | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
@@ -163,7 +163,7 @@ async def generated(
             yield RESTARTED
 
 
-async def embedded(
+async def embed_prompt(
     pool: PoolRevision,
     request: GenerateRequest,
     budget: RetryBudget,
@@ -174,9 +174,9 @@ async def embedded(
 ) -> tuple[bytes, Usage]:
     """Return the embedding of one prompt, fp32 little-endian and of unit length.
 
-    on_unanswered: as for `Attempts`. trace: as for `Generation`. call: as for `generated`. budget: as for `Attempts`.
+    on_unanswered, budget: as for `Attempts`. trace: as for `Generation`. call: as for `generate_items`.
 
-    Raises as `generated`.
+    Raises as `generate_items`.
     """
     attempts = Attempts(pool, request, budget, on_unanswered, call=call)
     while True:

@@ -25,7 +25,7 @@ class TooSlow(Overloaded):
         super().__init__("No first token came in the time that the route allows. Send the request again later.")
 
 
-async def begun(
+async def await_first_item(
     source: Source, bound_s: float | None, check: Callable[[], None], give_up: Callable[[], None]
 ) -> Source:
     """Return the items of source, once the first of them is there.

@@ -15,7 +15,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.backends.pool import PoolRevision
 from gateway.domain.errors import GatewayError
 from gateway.domain.routing.retry_budget import RetryBudget
-from gateway.pipeline.items.attempts import Restarted, generated, never
+from gateway.pipeline.items.attempts import Restarted, generate_items, has_no_successor
 from gateway.pipeline.model_call import ModelCall
 
 ATTEMPTS_PER_TRY = 4
@@ -49,7 +49,7 @@ class _Try(msgspec.Struct, eq=False):
     """True once the try has failed, or the other try answers."""
 
 
-async def hedged(
+async def generate_hedged(
     pool: PoolRevision,
     generation: Generation,
     budget: RetryBudget,
@@ -57,12 +57,12 @@ async def hedged(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     *,
     may_restart: bool = False,
-    is_followed: Callable[[GatewayError], bool] = never,
+    is_followed: Callable[[GatewayError], bool] = has_no_successor,
     call: ModelCall | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
-    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
+    """Yield the items of one prompt's completions, as `attempts.generate_items` does with these arguments.
 
-    Raises as `attempts.generated`; when both tries fail, the error of the try that failed last.
+    Raises as `attempts.generate_items`; when both tries fail, the error of the try that failed last.
     """
     tries, tried = list[_Try](), set[str]()
 
@@ -73,7 +73,7 @@ async def hedged(
             made.has_ended = True
             return any(not each.has_ended for each in tries) or is_followed(error)
 
-        source = generated(
+        source = generate_items(
             pool,
             _numbered(generation, start),
             budget,

@@ -8,17 +8,17 @@ from contextlib import aclosing
 from gateway.backends.generation import Item
 from gateway.backends.pool import PoolRevision
 from gateway.domain.errors import GatewayError, Overloaded
-from gateway.pipeline.items.attempts import Restarted, never
+from gateway.pipeline.items.attempts import Restarted, has_no_successor
 
 Source = AsyncGenerator[Item | Restarted]
 
 
-async def held(
+async def after_first_replica(
     pool: PoolRevision,
     source: Source,
     tenant: str,
     on_unanswered: Callable[[GatewayError], None] | None = None,
-    is_followed: Callable[[GatewayError], bool] = never,
+    is_followed: Callable[[GatewayError], bool] = has_no_successor,
 ) -> Source:
     """Yield the items of a prompt, which is sent once the pool has a first replica.
 
@@ -29,18 +29,18 @@ async def held(
     Raises the errors of the source: when it fails.
     """
     async with aclosing(source) as items:
-        await warmed(pool, tenant, on_unanswered, is_followed)
+        await await_first_replica(pool, tenant, on_unanswered, is_followed)
         async for item in items:
             yield item
 
 
-async def warmed(
+async def await_first_replica(
     pool: PoolRevision,
     tenant: str,
     on_unanswered: Callable[[GatewayError], None] | None = None,
-    is_followed: Callable[[GatewayError], bool] = never,
+    is_followed: Callable[[GatewayError], bool] = has_no_successor,
 ) -> None:
-    """Wait until the pool has a first replica. Arguments and errors as for `held`."""
+    """Wait until the pool has a first replica. Arguments and errors as for `after_first_replica`."""
     try:
         await pool.warm(tenant)
     except Overloaded as error:

@@ -14,7 +14,7 @@ Took = Callable[[float, float], None]
 """A function that is called with the milliseconds to the first token, and per further token of the longest choice."""
 
 
-async def timed(source: AsyncGenerator[Item | Restarted], took: Took) -> AsyncGenerator[Item | Restarted]:
+async def timed_items(source: AsyncGenerator[Item | Restarted], took: Took) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of `source`, and call `took` with their times before the last one."""
     start_s = time.monotonic()
     first_s: float | None = None

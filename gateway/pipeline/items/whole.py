@@ -12,7 +12,7 @@ from gateway.pipeline.items.attempts import Restarted
 Source = AsyncGenerator[Item | Restarted]
 
 
-async def gathered(
+async def collect_items(
     source: Source, num_choices: int, check: Callable[[], None]
 ) -> tuple[list[Item | Restarted], Collected]:
     """Return all items of the attempt that completed, and the answer that they make up.
@@ -32,7 +32,7 @@ async def gathered(
     raise AssertionError("the backend ended without a usage")
 
 
-async def replayed(items: Sequence[Item | Restarted]) -> Source:
+async def replay_items(items: Sequence[Item | Restarted]) -> Source:
     """Yield collected items again."""
     for item in items:
         yield item

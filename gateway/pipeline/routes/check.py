@@ -8,7 +8,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.routing.policy.answers import MAX_ANSWER_CHARS, matches_schema
 from gateway.domain.routing.policy.document import Accept
 from gateway.pipeline.collected import Answer, Collected
-from gateway.support.patterns import holds
+from gateway.support.patterns import has_match
 
 THREAD_ABOVE_CHARS = 4096
 """The number of characters above which an answer is checked in a thread, so that streams are not delayed."""
@@ -40,7 +40,7 @@ def _is_accepted(accept: Accept, answer: Answer) -> bool:
             return False
         if accept.schema is not None and not matches_schema(answer.text, accept.schema):
             return False
-        if accept.regex is not None and not holds(accept.regex, answer.text):
+        if accept.regex is not None and not has_match(accept.regex, answer.text):
             return False
     return accept.min_logprob is None or ((mean := mean_logprob(answer)) is not None and mean >= accept.min_logprob)
 

@@ -18,7 +18,7 @@ from gateway.reference.openapi.parameters import parameters
 from gateway.reference.openapi.replies import SchemaOf, as_json, failures, replies
 from gateway.reference.openapi.schemas import schemas_of
 from gateway.reference.openapi.streams import kinds_of
-from gateway.reference.openapi.tags import grouped, tag_of
+from gateway.reference.openapi.tags import tag_groups, tag_of
 
 INFO = {
     "title": "Lorikeet",
@@ -54,7 +54,7 @@ def document(app: Litestar) -> dict[str, Any]:
         "info": INFO,
         "servers": [{"url": "/"}],
         "tags": [{"name": tag.name} for tag in sorted(tags)],
-        "x-tagGroups": grouped(tags),
+        "x-tagGroups": tag_groups(tags),
         "paths": paths,
         "components": {
             "schemas": components,

@@ -47,7 +47,7 @@ def tag_of(path: str) -> Tag:
     return Tag(OPERATION, "Documents" if parts[:1] in (["docs"], ["openapi.json"]) else _words(parts[0]))
 
 
-def grouped(tags: set[Tag]) -> list[dict[str, Any]]:
+def tag_groups(tags: set[Tag]) -> list[dict[str, Any]]:
     """Return `x-tagGroups`, with the parts first that operators and users look for first."""
     ordered = sorted(tags, key=lambda tag: tag.name.lower())
     return [

@@ -37,7 +37,7 @@ class Rendered(msgspec.Struct, frozen=True):
 
 def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
-    rendered_of = once(_make)
+    rendered_of = made_once(_make)
 
     @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
@@ -61,7 +61,7 @@ def documentation() -> list[HTTPRouteHandler]:
     return [get_openapi, get_docs, get_docs_style]
 
 
-def once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
+def made_once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
     """Return make as a function that runs in a thread once for all callers; again only if the first run fails."""
     making: asyncio.Task[Rendered] | None = None
 

@@ -27,7 +27,7 @@ class Word(msgspec.Struct, frozen=True):
     """True: the word is a JSON value."""
 
 
-def words(schema: JsonSchema) -> list[Word]:
+def type_words(schema: JsonSchema) -> list[Word]:
     """Return the type as words to be read one after another, spaces included."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -36,13 +36,13 @@ def words(schema: JsonSchema) -> list[Word]:
         return _values(schema.get("enum", [schema.get("const")]))
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return list(_joined([words(each) for each in schema[choice]]))
+            return list(_joined([type_words(each) for each in schema[choice]]))
     match schema.get("type"):
         case "array":
-            return [Word(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *words(schema.get("items", {}))]
+            return [Word(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *type_words(schema.get("items", {}))]
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             bounds = _bounds(schema, "minProperties", "maxProperties")
-            return [Word(f"object{bounds}"), *words(schema["additionalProperties"])]
+            return [Word(f"object{bounds}"), *type_words(schema["additionalProperties"])]
         case "string":
             return [Word(f"text{_length(schema)}{_pattern(schema)}")]
         case "integer" | "number" as kind:

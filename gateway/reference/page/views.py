@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.reference.page.example import example
 from gateway.reference.page.snippets import curl, python
-from gateway.reference.page.types import Word, shown_name, without_null, words
+from gateway.reference.page.types import Word, shown_name, type_words, without_null
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ def _operation(method: str, path: str, operation: dict[str, Any], document: Mapp
         needs=_needs(operation),
         parameters=[_parameter(each) for each in operation["parameters"]],
         body=fields,
-        body_types=[(media, words(each["schema"])) for media, each in content.items()],
+        body_types=[(media, type_words(each["schema"])) for media, each in content.items()],
         replies=[_reply(status, each) for status, each in responses.items() if "$ref" not in each],
         failures=[status for status, each in responses.items() if "$ref" in each],
         curl=curl(method, path, operation, body, is_admin=is_admin),
@@ -152,7 +152,7 @@ def _parameter(each: dict[str, Any]) -> Field:
     schema, where = each["schema"], "" if each["in"] == "query" else f"In the {each['in']}. "
     return Field(
         each["name"],
-        words(schema),
+        type_words(schema),
         each.get("required", False),
         _json(schema["default"]) if "default" in schema else "",
         where + each.get("description", ""),
@@ -160,7 +160,7 @@ def _parameter(each: dict[str, Any]) -> Field:
 
 
 def _reply(status: str, reply: dict[str, Any]) -> Reply:
-    contents = [(media, words(each["schema"])) for media, each in reply.get("content", {}).items()]
+    contents = [(media, type_words(each["schema"])) for media, each in reply.get("content", {}).items()]
     return Reply(status, reply["description"], contents, is_failure=not status.startswith("2"))
 
 
@@ -180,7 +180,7 @@ def _fields(schema: dict[str, Any]) -> Iterator[Field]:
         each = properties[name]
         default = _json(each["default"]) if "default" in each and name not in required else ""
         shown = without_null(each) if default == "null" else each
-        yield Field(name, words(shown), name in required, default, each.get("description", ""))
+        yield Field(name, type_words(shown), name in required, default, each.get("description", ""))
 
 
 def _resolved(schema: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from adapters import inspector
-from adapters.sandbox.confined import Limits, answer
+from adapters.sandbox.confined import Limits, run_work
 from adapters.sandbox.run import MAX_REPLY_BYTES, content_of
 from tests.patience import PATIENCE_S
 
@@ -114,6 +114,6 @@ def _work(order: Order, descriptors: Sequence[int]) -> None:
         os.dup2(free + at, number)
         os.close(free + at)
     try:
-        answer(inspector.work, order.argument, order.limits)
+        run_work(inspector.work, order.argument, order.limits)
     finally:
         os._exit(0)

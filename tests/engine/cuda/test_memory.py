@@ -8,7 +8,7 @@ import torch
 
 from engine.config import EngineConfig, ModelConfig, RopeParameters, UnsupportedModel
 from engine.cuda.accelerator import MemoryCounts
-from engine.cuda.memory import Division, divide, explained
+from engine.cuda.memory import Division, divide_memory, explain_out_of_memory
 from engine.cuda.profile import largest_plans
 from engine.cuda.setup import check_model, step_limits
 from engine.hardware import SetupError
@@ -18,15 +18,15 @@ H100 = MemoryCounts(used=16 * GIB, total=80 * GIB)
 
 
 def test_everything_but_the_fraction_is_given_out() -> None:
-    division = divide(H100, 2 * GIB, 0.9, None, None)
+    division = divide_memory(H100, 2 * GIB, 0.9, None, None)
     assert division.kv_cache + division.adapters == 72 * GIB - 18 * GIB
     assert division.adapters == pytest.approx(5.4 * GIB, abs=1)
 
 
 def test_what_is_configured_is_taken_as_it_is() -> None:
-    assert divide(H100, 0, 0.9, 10 * GIB, 3 * GIB) == Division(10 * GIB, 3 * GIB)
-    assert divide(H100, 0, 0.9, None, 3 * GIB) == Division(53 * GIB, 3 * GIB)
-    assert divide(H100, 0, 0.5, 10 * GIB, None).kv_cache == 10 * GIB
+    assert divide_memory(H100, 0, 0.9, 10 * GIB, 3 * GIB) == Division(10 * GIB, 3 * GIB)
+    assert divide_memory(H100, 0, 0.9, None, 3 * GIB) == Division(53 * GIB, 3 * GIB)
+    assert divide_memory(H100, 0, 0.5, 10 * GIB, None).kv_cache == 10 * GIB
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_named(
     peak: int, fraction: float, kv_cache: int | None, adapters: int | None, names: tuple[str, ...]
 ) -> None:
     with pytest.raises(SetupError) as refused:
-        divide(H100, peak, fraction, kv_cache, adapters)
+        divide_memory(H100, peak, fraction, kv_cache, adapters)
     assert all(name in str(refused.value) for name in names)
 
 
@@ -60,14 +60,14 @@ def test_what_does_not_fit_is_named(
 def test_out_of_memory_says_what_was_done_and_what_to_change(error: RuntimeError) -> None:
     with (
         pytest.raises(SetupError, match="while graphs were captured: lower LORIKEET_MAX_NUM_SEQS"),
-        explained("graphs were captured", "lower LORIKEET_MAX_NUM_SEQS"),
+        explain_out_of_memory("graphs were captured", "lower LORIKEET_MAX_NUM_SEQS"),
     ):
         raise error
 
 
 @pytest.mark.parametrize("text", ["CUDA error: an illegal memory access was encountered", "shapes do not match"])
 def test_other_faults_at_start_stay_what_they_are(text: str) -> None:
-    with pytest.raises(RuntimeError, match=text) as raised, explained("graphs were captured", "do this"):
+    with pytest.raises(RuntimeError, match=text) as raised, explain_out_of_memory("graphs were captured", "do this"):
         raise RuntimeError(text)
     assert not isinstance(raised.value, SetupError)
 

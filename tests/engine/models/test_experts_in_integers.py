@@ -17,7 +17,7 @@ from engine.cpu.matrices import matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality
 from engine.cpu.quantization import load_quantized, why_unquantized
 from engine.models.weights import ExpertWeights, ModelWeights
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 from kernels.cpu.experts import NativeGrouped
 from kernels.cpu.library import installed
 from kernels.cpu.matrix import FORMATS, Format, dequantized_weight
@@ -132,7 +132,7 @@ def test_auto_takes_integers_for_experts_that_stay_near(name: str, tmp_path: Pat
     fields = {"model_digest": quality.model_digest, "format": quality.format, "num_tokens": quality.num_tokens}
     for ratio, chosen in ((1.0, "int8"), (1.01, "none")):
         keep_quality(folder, Quality(**fields, divergence_nats=0.001, perplexity_ratio=ratio), "int8")
-        assert settled(asked).quantization == chosen
+        assert with_settled_quantization(asked).quantization == chosen
 
 
 def test_a_gpu_takes_experts_as_they_are(tmp_path: Path) -> None:

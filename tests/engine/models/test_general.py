@@ -24,7 +24,7 @@ from engine.config import UnsupportedModel, load_model_config
 from engine.hardware import SetupError
 from engine.models.general.build import load_general
 from engine.protocol import EngineStats, StepOutputs
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
 from tests.engine.models.general import FAMILIES, STATEFUL, TOLERANCE, AdaptedBase, save_general
 from tests.engine.models.tiny import TINY, save_tiny
@@ -196,7 +196,7 @@ def test_an_adapter_on_experts_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_format_of_integers_is_refused(tmp_path: Path) -> None:
     save_general("starcoder2", tmp_path)
     with pytest.raises(SetupError, match="LORIKEET_QUANTIZATION is int8"):
-        settled(engine_config(tmp_path, tmp_path / "store", quantization="int8"))
+        with_settled_quantization(engine_config(tmp_path, tmp_path / "store", quantization="int8"))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "phi3"])

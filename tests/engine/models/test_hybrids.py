@@ -17,7 +17,7 @@ from adapters.peft_format import check_fit, read_adapter
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from engine.hardware import SetupError
 from engine.sequence import Plan
-from engine.setup import settled
+from engine.setup import with_settled_quantization
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
 from tests.engine.models.general import AdaptedBase
 from tests.engine.models.tiny import FAMILIES, TINY, save_tiny
@@ -237,9 +237,9 @@ def test_the_text_model_of_one_for_text_and_images_is_computed_alone(tmp_path: P
 def test_matrices_of_a_model_with_states_stay_as_they_are(tmp_path: Path) -> None:
     save_tiny("qwen3.5", tmp_path / "model")
     config = engine_config(tmp_path / "model", tmp_path / "store", quantization="auto")
-    assert settled(config).quantization == "none"
+    assert with_settled_quantization(config).quantization == "none"
     with pytest.raises(SetupError, match="PyTorch computes this model's states"):
-        settled(msgspec.structs.replace(config, quantization="int8"))
+        with_settled_quantization(msgspec.structs.replace(config, quantization="int8"))
 
 
 def test_a_cache_without_room_for_two_states_is_refused(tmp_path: Path) -> None:

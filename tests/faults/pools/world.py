@@ -27,7 +27,7 @@ from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.served import list_served
 from gateway.pools.first_pool import make_pool
 from gateway.settings import Settings
-from gateway.support.host import allow, host_keys, link_folder
+from gateway.support.host import allow_keys, host_keys, link_folder
 from tests.gateway.model_folder import CONTEXT, make_model_folder
 from tests.installation.engines import FakeEngine
 from tests.installation.gateway_process import GatewayProcess
@@ -211,7 +211,7 @@ def running_world(
         keys = None
         if guarded:
             keys = host_keys(folder)
-            allow(folder, [keys.public])
+            allow_keys(folder, [keys.public])
             engine_flags = (*engine_flags, "--link-dir", str(link_folder(folder)))
         engines = Engines(
             settings.run_dir, folders, num_replicas, engine_flags, host, None if keys is None else keys.public

@@ -14,7 +14,7 @@ import pytest
 
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import FIRST_PAUSE_S, NUM_FREE
-from gateway.adapters.watched_files import find_adapters, read
+from gateway.adapters.watched_files import find_adapters, read_and_copy
 from gateway.adapters.watcher import Watcher
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import, list_imports
 from gateway.db.organization.audit import Author
@@ -304,5 +304,5 @@ def test_what_is_swapped_between_the_look_and_the_reading_is_not_read(tmp_path: 
         swapped.rename(tmp_path / "aside")
         swapped.symlink_to(target)
     (into := tmp_path / "into").mkdir()
-    assert read(watched, seen, into) is None
+    assert read_and_copy(watched, seen, into) is None
     assert b"two" not in {file.read_bytes() for file in into.iterdir()}

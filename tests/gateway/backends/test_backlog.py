@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.backends.engine.backlog import MAX_APART, Backlog, joined
+from gateway.backends.engine.backlog import MAX_APART, Backlog, join_deltas
 
 
 def logprobs(count: int) -> list[TokenLogprobs]:
@@ -18,12 +18,12 @@ def test_each_choice_is_one_delta_with_all_of_its_tokens_and_its_end() -> None:
         Delta("r", [8], 2, 1, finish_reason="length"),
         Delta("r", [4], 4),
     ]
-    assert joined(deltas) == [
+    assert join_deltas(deltas) == [
         Delta("r", [1, 2, 3, 4], 4, prompt_logprobs=[None]),
         Delta("r", [9, 8], 2, 1, finish_reason="length"),
     ]
-    assert joined(joined(deltas)) == joined(deltas)
-    assert joined([]) == []
+    assert join_deltas(join_deltas(deltas)) == join_deltas(deltas)
+    assert join_deltas([]) == []
 
 
 def test_each_token_keeps_its_log_probabilities() -> None:
@@ -32,7 +32,7 @@ def test_each_token_keeps_its_log_probabilities() -> None:
         Delta("r", [2, 3], 3, logprobs=logprobs(2)),
         Delta("r", [], 4, logprobs=[], finish_reason="stop", stop_token_id=5),
     )
-    (delta,) = joined([first, second, end])
+    (delta,) = join_deltas([first, second, end])
     assert delta == Delta("r", [1, 2, 3], 4, logprobs=logprobs(3), finish_reason="stop", stop_token_id=5)
 
 
@@ -58,7 +58,7 @@ def test_what_waits_long_is_small_and_comes_in_order_a_little_at_a_time() -> Non
     while some := backlog.take():
         taken += some
         longest = max(longest, sum(len(delta.token_ids) for delta in some))
-    assert joined(taken) == joined(deltas)
+    assert join_deltas(taken) == join_deltas(deltas)
     assert longest <= MAX_APART + 1
     assert (backlog.num_bytes, bool(backlog)) == (0, False)
 

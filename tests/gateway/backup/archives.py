@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncpg
 
-from gateway.postgres.archive import bases, keep_archive
+from gateway.postgres.archive import base_backups, keep_archive
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.installation.waiting import wait_until
 
@@ -26,7 +26,7 @@ def archived(dsn: str, archive: Path, on_poll: Callable[[], None] = lambda: None
     thread = threading.Thread(target=keep)
     thread.start()
     try:
-        wait_until(lambda: (archive / "base").is_dir() and bool(bases(archive)), lambda: str(lines))
+        wait_until(lambda: (archive / "base").is_dir() and bool(base_backups(archive)), lambda: str(lines))
         yield lines
     finally:
         stop.set()

@@ -15,12 +15,12 @@ from gateway.backup.files import copy_keys
 from gateway.cli import main
 from gateway.postgres.archive import (
     ArchiveError,
+    base_backups,
     base_before,
-    bases,
     first_segment,
     is_archive,
     keep_archive,
-    prune,
+    prune_archive,
     wal_since,
 )
 from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres
@@ -46,14 +46,14 @@ def test_bases_are_chosen_by_their_time_and_pruned_with_their_log(tmp_path: Path
     for name in ("000000010000000000000002", "00000002.history", "000000020000000000000005", "00000002" + "6" * 16):
         (tmp_path / "wal" / name).write_text("1\t0/4000000\tno recovery target specified\n")
     (tmp_path / "wal/000000020000000000000007.partial").write_text("")
-    assert is_archive(tmp_path) and [path for _, path in bases(tmp_path)] == [first, second]
+    assert is_archive(tmp_path) and [path for _, path in base_backups(tmp_path)] == [first, second]
     assert base_before(tmp_path, datetime(2026, 1, 1, 12, tzinfo=UTC)) == first
     assert base_before(tmp_path, None) == second
     with pytest.raises(ArchiveError, match="no base backup from before"):
         base_before(tmp_path, datetime(2025, 1, 1, tzinfo=UTC))
     assert len(wal_since(tmp_path, first_segment(first))) == 5
-    prune(tmp_path, 1)
-    assert [path for _, path in bases(tmp_path)] == [second]
+    prune_archive(tmp_path, 1)
+    assert [path for _, path in base_backups(tmp_path)] == [second]
     left = sorted(path.name for path in (tmp_path / "wal").iterdir())
     assert left == [
         "00000002.history",
@@ -107,7 +107,7 @@ def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Pa
             if num_segments:
                 asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
         wait_until(received(dsn, archive), lambda: str(lines))
-    former = bases(archive)
+    former = base_backups(archive)
     recovered = RecoveredPostgres(restored)
     try:
         dsn = recovered.start(archive, at, EMBEDDED)
@@ -115,7 +115,7 @@ def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Pa
     finally:
         recovered.stop()
     with server(restored) as dsn, archived(dsn, archive) as lines:
-        wait_until(lambda: bases(archive)[-1:] not in ([], former[-1:]), lambda: str(lines))
+        wait_until(lambda: base_backups(archive)[-1:] not in ([], former[-1:]), lambda: str(lines))
         asyncio.run(execute(dsn, "INSERT INTO seen VALUES (100)"))
         wait_until(received(dsn, archive), lambda: str(lines))
     assert first_segment(base_before(archive, None)).startswith("00000002")
@@ -163,12 +163,12 @@ def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_
             asyncio.run(execute(dsn, "INSERT INTO seen VALUES (2)"))
             asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
         asyncio.run(execute(dsn, "CHECKPOINT"))
-        former = bases(archive)
+        former = base_backups(archive)
         with archived(dsn, archive) as lines:
-            wait_until(lambda: bases(archive) and bases(archive) != former, lambda: str(lines))
+            wait_until(lambda: base_backups(archive) and base_backups(archive) != former, lambda: str(lines))
             wait_until(received(dsn, archive), lambda: str(lines))
         (aside,) = archive.glob("until-*")
-        assert is_archive(aside) and len(bases(aside)) == 1
+        assert is_archive(aside) and len(base_backups(aside)) == 1
     assert _numbers(aside, open_folder / "of-former") == [1]
     assert _numbers(archive, open_folder / "of-next") == [1, *[2] * 10]
 

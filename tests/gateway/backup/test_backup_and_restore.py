@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest, SamplingParams
-from gateway.backup.restore import marked
+from gateway.backup.restore import restore_marker
 from gateway.backup.take import Installation, take_backup
 from gateway.db.migrate import migrate
 from gateway.db.organization.keys import find_usable_key
@@ -212,11 +212,14 @@ def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) ->
     """A restore that dies, once anything has been restored, leaves no folder that a server would start in as if it
     were new."""
     key = tmp_path / "operator.key"
-    with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="did not finish"):
+    with (
+        restore_marker(tmp_path, [key], tmp_path / "backup"),
+        pytest.raises(DataFolderUnusable, match="did not finish"),
+    ):
         refuse_half_restored(tmp_path)
     refuse_half_restored(tmp_path)
     key.write_text("sk-lk-operator")
-    with pytest.raises(KeyboardInterrupt), marked(tmp_path, [key], tmp_path / "backup") as mark:
+    with pytest.raises(KeyboardInterrupt), restore_marker(tmp_path, [key], tmp_path / "backup") as mark:
         refuse_half_restored(tmp_path)  # the folder is whole as long as nothing is touched
         mark.set()
         raise KeyboardInterrupt

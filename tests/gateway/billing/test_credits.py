@@ -21,7 +21,7 @@ from gateway.db.billing.invoices import draft_invoice
 from gateway.db.billing.periods import close_period
 from gateway.db.limits.leases import PostgresLeases, write_leases
 from gateway.db.limits.limits import list_limits
-from gateway.domain.billing.credits import Grant, draw, lapse
+from gateway.domain.billing.credits import Grant, draw_credits, expired_rests
 from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, open_books, within
 from tests.installation.databases import NUM_WAITING
 
@@ -40,11 +40,11 @@ def grant(number: int, amount: int, *, drawn: int = 0, lapsed: int | None = None
 
 def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
     grants = [grant(1, 10, drawn=4), grant(2, 5, days=-1), grant(3, 20, days=-1), grant(4, 7, lapsed=7)]
-    assert draw(grants, 8) == {"credit_1": 6, "credit_2": 2}
-    assert draw(grants, 100) == {"credit_1": 6, "credit_2": 5, "credit_3": 20}
-    assert draw(grants, -3) == {}
-    assert lapse(grants, 8, NOW) == {"credit_2": 3, "credit_3": 20}
-    assert lapse(grants, 8, NOW - datetime.timedelta(days=2)) == {}
+    assert draw_credits(grants, 8) == {"credit_1": 6, "credit_2": 2}
+    assert draw_credits(grants, 100) == {"credit_1": 6, "credit_2": 5, "credit_3": 20}
+    assert draw_credits(grants, -3) == {}
+    assert expired_rests(grants, 8, NOW) == {"credit_2": 3, "credit_3": 20}
+    assert expired_rests(grants, 8, NOW - datetime.timedelta(days=2)) == {}
 
 
 async def free(books: Books) -> int | None:
@@ -149,7 +149,7 @@ async def test_all_projects_draw_at_once_what_the_reference_does(priced: Books) 
         ]
         await books.write(*events)
         async with priced.database.acquire() as conn:
-            expected |= draw(await list_grants(conn, books.organization_id, books.project_id), 57 * len(events))
+            expected |= draw_credits(await list_grants(conn, books.organization_id, books.project_id), 57 * len(events))
     said = []
     async with priced.database.transaction() as conn:
         with conn.query_logger(lambda query: said.append(query.query)):

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.cli.command import build_parser
 from gateway.cli.experiments.demo import NUM_REQUESTS
-from gateway.cli.experiments.parts import part, past_time, share
+from gateway.cli.experiments.parts import parse_part, parse_share, past_time
 from gateway.cli.experiments.verify import OtherDatabase, recount
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool
@@ -115,13 +115,19 @@ async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_pat
 
 
 def test_a_part_of_units_is_refused_more_decimals_than_are_kept() -> None:
-    assert [part("12.34"), part("100"), part("0.01%"), share("0"), share("0.5")] == [1234, 10_000, 1, 0, 50]
+    assert [parse_part("12.34"), parse_part("100"), parse_part("0.01%"), parse_share("0"), parse_share("0.5")] == [
+        1234,
+        10_000,
+        1,
+        0,
+        50,
+    ]
     for flag in ("--coverage", "--shadow-share"):
         with pytest.raises(SystemExit):
             build_parser().parse_args(["experiment", "change", "tone", *OF_ACME, flag, "12.345"])
     for wrong in ("12.345", "0.001", "101", "-1", "nan", "half"):
         with pytest.raises(ArgumentTypeError, match=r"at most two decimals|expected a percentage"):
-            part(wrong)
+            parse_part(wrong)
 
 
 def test_a_past_time_is_an_age_a_time_or_unix_seconds() -> None:

@@ -14,7 +14,7 @@ import pytest
 from gateway.cli.client import AdminClient
 from gateway.cli.errors import CommandFailed
 from gateway.cli.pools.shown import print_servers
-from gateway.cli.pools.waiting import settle
+from gateway.cli.pools.waiting import report_change
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.host_failures import note_failure
@@ -230,7 +230,9 @@ def test_an_interrupted_wait_says_that_the_change_goes_on() -> None:
     with pytest.raises(
         CommandFailed, match="the change of pool qwen goes on; `lorikeet pool show qwen` tells how far"
     ) as end:
-        settle(cast("AdminClient", InterruptingServer()), arguments, pool | {"revisions": []}, "pool qwen is created")
+        report_change(
+            cast("AdminClient", InterruptingServer()), arguments, pool | {"revisions": []}, "pool qwen is created"
+        )
     assert end.value.exit_code == 130
 
 

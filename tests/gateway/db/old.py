@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.backup.manifest import DATABASE, FORMAT_VERSION, MANIFEST, BackupManifest, hash_file
 from gateway.db.organization.audit import Author, record
-from gateway.postgres.dump import dump, snapshot
+from gateway.postgres.dump import database_snapshot, dump
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -53,7 +53,7 @@ async def load_old_rows(conn: Connection) -> None:
 async def take_old_backup(dsn: str, folder: Path) -> None:
     """Back up a database as the code of that time did, with its manifest, and with neither journals nor adapters."""
     folder.mkdir()  # noqa: ASYNC240 - nothing else runs
-    async with snapshot(dsn) as moment:
+    async with database_snapshot(dsn) as moment:
         dump(dsn, moment.id, folder / DATABASE)
     manifest = BackupManifest(
         format_version=FORMAT_VERSION,

@@ -174,9 +174,9 @@ async def test_content_is_unreferenced_only_when_no_tenant_uses_it(database: Dat
         await put_adapter(conn, tenants.globex, "copy", digest=DIGEST_A, rank=8, size_bytes=1000)
         await adapters.remove_adapter(conn, tenants.acme, "pirate")
         both = {DIGEST_A: {tenants.globex}, DIGEST_B: {tenants.globex}}
-        assert await contents.owners(conn, [DIGEST_A, DIGEST_B]) == both
+        assert await contents.content_owners(conn, [DIGEST_A, DIGEST_B]) == both
         await adapters.remove_adapter(conn, tenants.globex, "copy")
-        assert await contents.owners(conn, [DIGEST_A, DIGEST_B]) == {DIGEST_B: {tenants.globex}}
+        assert await contents.content_owners(conn, [DIGEST_A, DIGEST_B]) == {DIGEST_B: {tenants.globex}}
 
 
 async def test_usage_is_kept_exactly_and_once_per_attempt(database: Database, tenants: Tenants) -> None:

@@ -13,9 +13,9 @@ from gateway.domain.upgrade import (
     Part,
     Pool,
     Software,
-    follow,
-    report,
+    are_neighboring_versions,
     taken_away,
+    upgrade_report,
 )
 
 OURS = Software("0.2.0", "3.1")
@@ -32,12 +32,12 @@ POOL = Pool("tiny", num_wanted=2, num_ready=2, num_draining=0, is_changing=False
 
 def codes(installation: InstallationState, ours: Software = OURS) -> dict[str, bool]:
     """Return the code of each finding, and whether it blocks."""
-    return {finding.code: finding.blocks for finding in report(installation, ours).findings}
+    return {finding.code: finding.blocks for finding in upgrade_report(installation, ours).findings}
 
 
 def test_nothing_is_left_where_all_is_of_this_version() -> None:
     parts = [*GATEWAYS, part("agent", "host"), part("engine", "a"), part("engine", "b")]
-    found = report(InstallationState(parts=parts, pools=[POOL]), OURS)
+    found = upgrade_report(InstallationState(parts=parts, pools=[POOL]), OURS)
     assert found.may_go_on and found.is_done and found.findings == []
     assert [(step.name, step.num_done, step.num_all) for step in found.steps] == [
         ("schema", 1, 1),
@@ -49,7 +49,7 @@ def test_nothing_is_left_where_all_is_of_this_version() -> None:
 
 def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
     parts = [part("gateway", "one", BEFORE), part("gateway", "two"), part("agent", "host", BEFORE)]
-    found = report(InstallationState(changes=[Change("0068_more", [])], parts=parts), OURS)
+    found = upgrade_report(InstallationState(changes=[Change("0068_more", [])], parts=parts), OURS)
     assert found.may_go_on and not found.is_done
     assert {step.name: step.left for step in found.steps} == {
         "schema": ["0068_more"],
@@ -83,7 +83,7 @@ def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_each_thing_that_matters_is_told(installation: InstallationState, code: str, blocks: bool) -> None:
-    found = report(installation, OURS)
+    found = upgrade_report(installation, OURS)
     assert codes(installation) == {code: blocks}
     assert found.may_go_on is not blocks
     assert all(len(finding.message) < 300 for finding in found.findings)
@@ -109,7 +109,7 @@ def test_a_migration_that_takes_away_waits_for_gateways_alone() -> None:
     ],
 )
 def test_which_versions_follow_each_other(one: str, other: str, do: bool) -> None:
-    assert follow(one, other) is do
+    assert are_neighboring_versions(one, other) is do
 
 
 @pytest.mark.parametrize(

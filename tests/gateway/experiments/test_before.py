@@ -12,7 +12,7 @@ from gateway.db.experiments.sums.reading import load_sums
 from gateway.db.pool import Database
 from gateway.domain.experiments.definition import Analysis, Metrics, Primary, UnitSource
 from gateway.domain.experiments.sums import Sums, Unit, sums_of
-from gateway.experiments.books import forget
+from gateway.experiments.books import forget_unit
 from gateway.experiments.results import read_results
 from tests.gateway.experiments.books_rows import (
     DEFINITION,
@@ -78,7 +78,7 @@ async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(d
         await keep_books(database)
         assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7)])
         await check(database, made, 2)
-        await forget(database, made.project_id, unit(1))
+        await forget_unit(database, made.project_id, unit(1))
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 7)])
     for one in (before, made):
         await check(database, one, 1)

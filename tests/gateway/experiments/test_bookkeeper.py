@@ -10,11 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.db.changes import Change, ChangeFeed
-from gateway.db.experiments.events import waiting
+from gateway.db.experiments.events import count_waiting
 from gateway.db.experiments.live import exposed_digests
 from gateway.db.experiments.units import UnitsTooLarge, rows_of_units
 from gateway.db.pool import Database
-from gateway.domain.experiments.allocation import bucket_counts, rebalanced, table
+from gateway.domain.experiments.allocation import bucket_counts, bucket_table, rebalanced_table
 from gateway.domain.experiments.assignment import NUM_BUCKETS
 from gateway.domain.experiments.exposure import Exposure
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
@@ -52,7 +52,7 @@ async def test_new_weights_come_once_enrolment_was_closed_for_long_enough(databa
         row = await conn.fetchrow(_ROW, made.id)
     assert row is not None
     assert (row["enrolling"], row["next_weights"], row["closed_at"]) == (True, None, None)
-    assert row["tables"] == [table((1, 1)), rebalanced(table((1, 1)), (3, 1))]
+    assert row["tables"] == [bucket_table((1, 1)), rebalanced_table(bucket_table((1, 1)), (3, 1))]
     assert [row["tables"][1].count(arm) for arm in (0, 1)] == bucket_counts((3, 1))
     assert row["slots"] == bytes([2]) * NUM_BUCKETS
     assert row["exposed_at"] is not None
@@ -208,7 +208,7 @@ async def test_two_gateways_hear_of_harm_within_two_seconds_of_its_row(database:
                 bookkeeper.start()
                 stack.push_async_callback(bookkeeper.stop)
             async with database.acquire() as conn, asyncio.timeout(PATIENCE_S):
-                while (await waiting(conn)).num:  # noqa: ASYNC110
+                while (await count_waiting(conn)).num:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await send(conn, made, [UnitRequest(unit(n), 1, finish_reason="error") for n in range(100, 125)])
                 began_s = asyncio.get_running_loop().time()
@@ -240,7 +240,7 @@ async def test_an_event_that_cannot_be_counted_is_left_out_and_holds_up_nobody(d
         await send(conn, other, [UnitRequest(unit(n), at=LONG_AGO) for n in range(30)])
         await send(conn, made, [UnitRequest(unit(3), at=LONG_AGO)])
         await bookkeeper.work()
-        assert (await waiting(conn)).num == 0
+        assert (await count_waiting(conn)).num == 0
     assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
     await check(database, other, 30)
 
@@ -264,7 +264,7 @@ async def test_a_unit_that_is_too_large_for_the_database_holds_up_nobody(databas
         await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO)])
         await send(conn, other, [UnitRequest(unit(n), at=LONG_AGO) for n in range(2, 9)])
         await ExperimentBookkeeper(database, ExperimentMetrics(registry)).work()
-        assert (await waiting(conn)).num == 0
+        assert (await count_waiting(conn)).num == 0
     assert registry.get_sample_value("lorikeet_experiment_events_dropped_total") == 1
     await check(database, other, 7)
 
@@ -286,13 +286,13 @@ async def test_what_waits_is_shown_and_counted_by_whoever_runs(database: Databas
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         await send(conn, made, [UnitRequest(unit(n), n % 2, LONG_AGO) for n in range(50)])
-        before = await waiting(conn)
+        before = await count_waiting(conn)
         assert before.num == 50 and before.lag_s > 0
         for bookkeeper in bookkeepers:
             bookkeeper.start()
         await bookkeepers[0].stop()
         async with asyncio.timeout(PATIENCE_S):
-            while (await waiting(conn)).num:  # noqa: ASYNC110
+            while (await count_waiting(conn)).num:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await bookkeepers[1].stop()
     await bookkeepers[0].work()

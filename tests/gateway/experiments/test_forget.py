@@ -10,7 +10,7 @@ import msgspec
 from gateway.db.experiments.events import REQUEST_RETENTION
 from gateway.db.pool import Database
 from gateway.domain.experiments.sums import Unit, sums_of
-from gateway.experiments.books import count_events, forget
+from gateway.experiments.books import count_events, forget_unit
 from gateway.exports.experiments.produce import make_export_request, open_experiment_export
 from tests.gateway.experiments.books_rows import (
     NOW,
@@ -46,7 +46,7 @@ async def test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum(database: 
         await vote(conn, made, 1, digest=unit(1), metric="thumbs_up", at=LONG_AGO)
         await keep_books(database)
         await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO, tokens=100)])  # waits when the unit is forgotten
-        assert await forget(database, made.project_id, unit(1)) == 2
+        assert await forget_unit(database, made.project_id, unit(1)) == 2
         await keep_books(database)
         left = await conn.fetchval(_TABLES_WITH_DIGESTS, unit(1))
         assert left == 3, "the unit, the request and the counted vote of the other project"
@@ -56,7 +56,7 @@ async def test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum(database: 
         assert await sums(database, each, "paid") == sums_of([Unit(9)])
         await check(database, each, 1)
     await check(database, stranger, 2)
-    assert await forget(database, made.project_id, unit(1)) == 0
+    assert await forget_unit(database, made.project_id, unit(1)) == 0
 
 
 async def test_forgetting_waits_for_the_batch_that_is_counted(database: Database) -> None:
@@ -65,7 +65,7 @@ async def test_forgetting_waits_for_the_batch_that_is_counted(database: Database
         await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO, tokens=4)])
     async with database.transaction() as conn:
         await count_events(conn)
-        forgetting = asyncio.create_task(forget(database, made.project_id, unit(1)))
+        forgetting = asyncio.create_task(forget_unit(database, made.project_id, unit(1)))
         async with asyncio.timeout(PATIENCE_S), database.acquire() as other:
             while not await other.fetchval(_WAITERS):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -16,7 +16,7 @@ from gateway.domain.experiments.definition import Metrics, Primary
 from gateway.domain.experiments.feedback.judged import MILLION, JudgedComparison
 from gateway.domain.experiments.statistics.judges import prediction_powered
 from gateway.domain.experiments.sums import Unit, sums_of
-from gateway.experiments.books import forget
+from gateway.experiments.books import forget_unit
 from gateway.experiments.results import read_results
 from tests.gateway.experiments.books_rows import (
     DEFINITION,
@@ -101,7 +101,7 @@ async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database
         await withdraw(conn, made, by_judge)
         await keep_books(database)
         assert (await judged(database, made)).found.num_judged == (4, 3)
-    assert await forget(database, made.project_id, unit(0)) == 1
+    assert await forget_unit(database, made.project_id, unit(0)) == 1
     assert (await judged(database, made)).found.num_labelled == (3, 4)
     await check(database, made, 15)
 

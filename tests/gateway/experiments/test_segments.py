@@ -12,7 +12,7 @@ from gateway.db.experiments.segments import load_segment_units, load_segments
 from gateway.db.pool import Database
 from gateway.domain.experiments.segment_values import MAX_VALUES, OTHER
 from gateway.domain.experiments.sums import Unit, sums_of
-from gateway.experiments.books import forget
+from gateway.experiments.books import forget_unit
 from gateway.experiments.results import read_health, read_results, read_segments
 from tests.gateway.experiments.books_rows import (
     RunningExperiment,
@@ -81,7 +81,7 @@ async def test_segments_are_bounded_and_equal_a_recount_in_every_integer(databas
         num_units = await conn.fetchval("SELECT count(*) FROM experiment_units WHERE experiment_id = $1", made.id)
         await check(database, made, num_units)
         gone = await conn.fetchval("SELECT digest FROM experiment_units WHERE experiment_id = $1", made.id)
-        assert await forget(database, made.project_id, gone) == 1
+        assert await forget_unit(database, made.project_id, gone) == 1
     await check(database, made, num_units - 1)
     for kind in ("api_key", "endpoint", "stream", "service_tier", "gateway"):
         assert sum((await units_of(database, made, kind)).values()) == num_units - 1

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.db.experiments.events import behind_s, waiting
+from gateway.db.experiments.events import behind_s, count_waiting
 from gateway.db.pool import Database
 from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
@@ -41,7 +41,7 @@ async def until_true(ask: Callable[[], Awaitable[bool]], answer: bool = True) ->
 
 
 async def is_waiting(conn: Connection) -> bool:
-    return (await waiting(conn)).num > 0
+    return (await count_waiting(conn)).num > 0
 
 
 async def ten_requests(conn: Connection, made: RunningExperiment, first: int) -> None:
@@ -67,10 +67,10 @@ async def test_gateways_leave_the_books_to_a_worker_unless_it_is_behind(database
         made = await make_experiment(conn)
         await ten_requests(conn, made, 0)
         await gateway.work()
-        assert (await waiting(conn)).num == 10
+        assert (await count_waiting(conn)).num == 10
         await conn.execute(_AGE, STAND_IN_AFTER_S + 1)
         await gateway.work()
-        assert (await waiting(conn)).num == 0
+        assert (await count_waiting(conn)).num == 0
     worker.release()
     await check(database, made, 10)
 
@@ -116,12 +116,12 @@ async def test_a_worker_that_stands_still_or_dies_is_stood_in_for(database: Data
             await ten_requests(conn, made, 10)
             await conn.execute(_AGE, STAND_IN_AFTER_S + 1)
             await gateway.work()
-            assert (await waiting(conn)).num == 0
+            assert (await count_waiting(conn)).num == 0
             os.kill(worker.pid, signal.SIGKILL)
             await until_true(turn.is_mine)
             await ten_requests(conn, made, 20)
             await gateway.work()
-            assert (await waiting(conn)).num == 0
+            assert (await count_waiting(conn)).num == 0
     finally:
         worker.kill()
     await check(database, made, 30)

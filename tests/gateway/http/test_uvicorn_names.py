@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from gateway.http import server, uvicorn_server
 from gateway.http.protocol import connection, replies
-from gateway.http.protocol.replies import LastWrites, fitting
+from gateway.http.protocol.replies import LastWrites, with_fitted_replies
 from tests.patience import PATIENCE_S
 
 HEAD = b"POST /path HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -251,7 +251,7 @@ async def test_on_response_complete_resumes_reading_and_begins_the_next_request_
 
 def _sent_quickly(cycle: RequestResponseCycle, message: dict[str, Any]) -> Any:
     """Return the result of a reply's message that is sent as the connection lets applications send."""
-    return fitting(cycle, lambda scope, receive, send: send(message))(None, None, None)
+    return with_fitted_replies(cycle, lambda scope, receive, send: send(message))(None, None, None)
 
 
 @pytest.mark.parametrize("headers", [[(b"content-length", b"2")], [(b"x-one", b"1"), (b"x-two", b"a\tb \xe9")]])

@@ -21,11 +21,11 @@ from gateway.domain.limits.exchange import (
     Exchange,
     Snapshot,
     Stale,
-    ask,
-    fill,
+    begin_reservation,
+    grant_waiting,
 )
 from gateway.domain.limits.holdings import Holdings, Row
-from gateway.domain.limits.limit import NS_PER_S, Limit, period
+from gateway.domain.limits.limit import NS_PER_S, Limit, calendar_window
 from gateway.domain.limits.slices import Key, Reservation, Shortage
 from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
@@ -75,7 +75,7 @@ class World:
         """Ids of requests of which the ledger or a gateway has learned since the last check."""
 
     def key(self, limit: Limit, instant_ns: int) -> Key:
-        return limit.id, period(limit.window, instant_ns).start
+        return limit.id, calendar_window(limit.window, instant_ns).start
 
     def snapshot(self, gateway: str, limit_ids: list[str]) -> Snapshot:
         accounts = {}
@@ -270,14 +270,14 @@ class Gateway:
             if short is not None:
                 self.refused.append(short)
                 return
-        self.waiting.append((tenant, ask(entries, work, instant_ns, now_s)))
+        self.waiting.append((tenant, begin_reservation(entries, work, instant_ns, now_s)))
 
     def exchange(self) -> None:
         """Start an exchange with the database; its reply comes later, or never."""
         is_known = self.clock.monotonic() - self.heard_s <= SILENT_S
         waiting = []
         for tenant, asked in self.waiting:
-            if is_known and fill(self.holdings, asked):
+            if is_known and grant_waiting(self.holdings, asked):
                 assert isinstance(asked.answer, Reservation)
                 self.admitted.append(AdmittedRequest(tenant, asked.answer, self))
             else:

@@ -20,8 +20,8 @@ from gateway.domain.limits.limit import (
     Calendar,
     Unit,
     Window,
-    complaint,
-    period,
+    calendar_window,
+    limit_fault,
 )
 from gateway.domain.limits.refusal import duration
 from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work
@@ -53,7 +53,7 @@ def utc(text: str) -> int:
     ],
 )
 def test_windows_are_those_of_the_calendar_in_utc(window: Window, instant: str, start: str, end: str) -> None:
-    found = period(window, utc(instant) * NS_PER_S)
+    found = calendar_window(window, utc(instant) * NS_PER_S)
     assert (found.start, found.end) == (utc(start), utc(end))
 
 
@@ -61,7 +61,9 @@ def test_windows_are_those_of_the_calendar_in_utc(window: Window, instant: str, 
 def test_a_calendar_remembers_what_is_true(instants: list[int]) -> None:
     calendar = Calendar()
     for instant in instants:
-        assert [calendar.period(window, instant) for window in WINDOWS] == [period(each, instant) for each in WINDOWS]
+        assert [calendar.period(window, instant) for window in WINDOWS] == [
+            calendar_window(each, instant) for each in WINDOWS
+        ]
 
 
 @given(WORKS, st.sampled_from(sorted(RATED)), st.integers(0, 10**6))
@@ -86,7 +88,7 @@ def test_every_combination_is_allowed_or_says_why() -> None:
         (unit, window)
         for unit in UNITS
         for window in WINDOWS
-        if complaint(unit, window, hard=True, alert_percents=()) is None
+        if limit_fault(unit, window, hard=True, alert_percents=()) is None
     }
     assert {window for unit, window in allowed if unit == "requests"} == {"minute", "day", "month"}
     assert {window for unit, window in allowed if unit == "tokens"} == {"minute", "day", "month", "none"}
@@ -96,10 +98,10 @@ def test_every_combination_is_allowed_or_says_why() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_what_never_alerts_is_not_asked_to(unit: Unit, window: Window) -> None:
-    if complaint(unit, window, hard=True, alert_percents=()) is not None:
+    if limit_fault(unit, window, hard=True, alert_percents=()) is not None:
         return
-    soft = complaint(unit, window, hard=False, alert_percents=())
-    percents = complaint(unit, window, hard=True, alert_percents=(80,))
+    soft = limit_fault(unit, window, hard=False, alert_percents=())
+    percents = limit_fault(unit, window, hard=True, alert_percents=(80,))
     assert (soft is None) == (percents is None) == (window != "none")
     if percents is not None and soft is not None:
         assert (percents[0], soft[0]) == ("alert_percents", "window" if unit in SIZES else "hard")

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import QuotaExceeded
 from gateway.domain.limits.limit import Limit, Unit, Window
-from gateway.domain.limits.refusal import refusal, standing
+from gateway.domain.limits.refusal import rate_limit_headers, refusal
 from gateway.domain.limits.slices import Entry, Shortage, Slice
 
 
@@ -49,5 +49,5 @@ def test_headers_are_about_the_tenants_own_limits() -> None:
         return Entry(of, Slice((of.id, 0), 86_400, left=left))
 
     own = entry(limit("proj_x"), 400)
-    assert dict(standing([own, entry(limit(None), 3)], 0))["x-ratelimit-remaining-tokens"] == "400"
-    assert standing([entry(limit(None), 3)], 0) == ()
+    assert dict(rate_limit_headers([own, entry(limit(None), 3)], 0))["x-ratelimit-remaining-tokens"] == "400"
+    assert rate_limit_headers([entry(limit(None), 3)], 0) == ()

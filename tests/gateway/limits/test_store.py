@@ -18,7 +18,7 @@ from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
 from gateway.domain.limits.exchange import Snapshot
-from gateway.domain.limits.limit import Limit, Unit, Window, period
+from gateway.domain.limits.limit import Limit, Unit, Window, calendar_window
 from gateway.domain.limits.slices import Key
 from gateway.domain.limits.store import SessionLost
 from gateway.domain.tenancy.keys import new_key
@@ -108,7 +108,9 @@ async def test_what_is_written_is_settled_whether_the_limit_was_there_or_not(
         await roll_up(conn)
     await write(database, event(acme, "req_2"))  # waits to be rolled up
     after = await put(database, acme, unit=unit, window=window, hard=False)
-    if window == "minute" and period("minute", unix_ns(NOW)) != period("minute", unix_ns(await _now(database))):
+    if window == "minute" and calendar_window("minute", unix_ns(NOW)) != calendar_window(
+        "minute", unix_ns(await _now(database))
+    ):
         return  # the minute ended meanwhile
     assert (await standing(database, acme, before)).used == used
     assert (await standing(database, acme, after)).used == used
@@ -242,7 +244,7 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
         def decide(snapshot: Snapshot | None) -> dict[Key, int]:
             assert snapshot is not None
             account = snapshot.accounts[limit_id]
-            assert account.window_start == period("day", snapshot.now_ns).start
+            assert account.window_start == calendar_window("day", snapshot.now_ns).start
             seen.append(account.leased)
             return {(limit_id, account.window_start): amount}
 
@@ -267,7 +269,7 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     for lost in (leases.beat("one"), exchange("one", 1)):
         with pytest.raises(SessionLost):
             await lost
-    await leases.claim("again", {(limit_id, period("day", unix_ns(NOW)).start): 7})
+    await leases.claim("again", {(limit_id, calendar_window("day", unix_ns(NOW)).start): 7})
     await leases.leave("again")
     assert (await standing(database, acme, limit_id)).reserved == 0
 

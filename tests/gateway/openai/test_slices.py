@@ -18,7 +18,7 @@ from gateway.openai.shared.logprobs import (
     whole_chat_logprobs,
     whole_text_logprobs,
 )
-from gateway.openai.shared.slices import encoded
+from gateway.openai.shared.slices import encode_parts
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def turns_of(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
 
 async def test_parts_are_the_whole_and_others_go_on_between() -> None:
     parts = [{"text": "x" * 1000, "number": number} for number in range(200)]
-    found, num_turns = await turns_of(encoded(parts))
+    found, num_turns = await turns_of(encode_parts(parts))
     assert msgspec.json.encode(found) == msgspec.json.encode(parts)
     assert num_turns >= 10
 

@@ -13,7 +13,7 @@ from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
 from gateway.domain.errors import BackendFailed, Overloaded
 from gateway.domain.routing.retry_budget import FLOOR_PER_S, RetryBudget
-from gateway.pipeline.items.attempts import MAX_ATTEMPTS, RESTARTED, embedded, generated
+from gateway.pipeline.items.attempts import MAX_ATTEMPTS, RESTARTED, embed_prompt, generate_items
 
 REQUEST = GenerateRequest("req_1", [1, 2], SamplingParams(max_tokens=4, seed=7), tenant="proj_1")
 PIECE, USAGE = [Piece(0, "abc")], Usage(2, 3)
@@ -79,7 +79,7 @@ def pool_of(*backends: ScriptedBackend) -> PoolRevision:
 
 
 async def read(pool: PoolRevision, budget: RetryBudget | None = None, **options: Any) -> list[Any]:
-    return [item async for item in generated(pool, Generation(REQUEST), budget or RetryBudget(), **options)]
+    return [item async for item in generate_items(pool, Generation(REQUEST), budget or RetryBudget(), **options)]
 
 
 async def test_a_death_before_the_first_item_is_tried_again_and_one_attempt_is_billed() -> None:
@@ -149,7 +149,7 @@ async def test_the_first_retry_after_a_death_is_free_and_others_are_not() -> Non
 
 async def test_embeddings_are_tried_again_too() -> None:
     dead, alive = ScriptedBackend(kind="died"), ScriptedBackend(USAGE)
-    assert await embedded(pool_of(dead, alive), REQUEST, RetryBudget()) == (b"vector", USAGE)
+    assert await embed_prompt(pool_of(dead, alive), REQUEST, RetryBudget()) == (b"vector", USAGE)
     assert (dead.superseded, alive.attempts) == ([0], [1])
 
 

@@ -12,7 +12,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.domain.errors import Overloaded
 from gateway.domain.routing.hedge_budget import MOST_SAVED, SHARE, HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
-from gateway.pipeline.items.hedged import Hedging, hedged
+from gateway.pipeline.items.hedged import Hedging, generate_hedged
 from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, ScriptedBackend, pool_of
 
 
@@ -46,7 +46,7 @@ class RecordingHedging:
 
 def begin(told: RecordingHedging, *backends: ScriptedBackend) -> asyncio.Task[list[Any]]:
     async def read() -> list[Any]:
-        source = hedged(pool_of(*backends), Generation(REQUEST), RetryBudget(), told.hedging)
+        source = generate_hedged(pool_of(*backends), Generation(REQUEST), RetryBudget(), told.hedging)
         return [item async for item in source]
 
     return asyncio.create_task(read())

@@ -19,7 +19,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
 from gateway.domain.routing.hedge_budget import SHARE, HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
-from gateway.pipeline.items.hedged import Hedging, hedged
+from gateway.pipeline.items.hedged import Hedging, generate_hedged
 from gateway.routing.measured import Measured
 from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, ScriptedBackend
 from tests.virtual_time import run_virtually
@@ -90,7 +90,7 @@ async def ask_many(spread: float, delay_ms: float | None, seed: int) -> FirstTok
         after_s = NEVER_S if late_ms is None else late_ms / 1e3
         hedging = Hedging(after_s, lambda _: budget.take(), lambda lost, by: None, lambda is_second: None)
         first_ms = 0.0
-        async for _ in hedged(pool, Generation(REQUEST), retries, hedging):
+        async for _ in generate_hedged(pool, Generation(REQUEST), retries, hedging):
             first_ms = first_ms or (now_s() - began_s) * 1e3
         measured.add("proj", "m", now_s(), first_token_ms=first_ms, token_ms=0.0)
         times_ms.append(first_ms)

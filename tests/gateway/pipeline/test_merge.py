@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE
-from gateway.pipeline.merge import all_of, merged
+from gateway.pipeline.merge import all_of, merge_items
 
 
 class Sources:
@@ -35,7 +35,7 @@ class Sources:
 async def test_every_item_comes_in_its_sources_order_and_few_sources_run_at_once():
     sources = Sources()
     seen: dict[int, list[int]] = {}
-    async for index, number in merged([sources.count(index) for index in range(40)]):
+    async for index, number in merge_items([sources.count(index) for index in range(40)]):
         seen.setdefault(index, []).append(number)
     assert seen == {index: list(range(index)) for index in range(1, 40)}
     assert sources.peak == MAX_PROMPTS_AT_ONCE
@@ -45,7 +45,7 @@ async def test_every_item_comes_in_its_sources_order_and_few_sources_run_at_once
 async def test_the_first_error_ends_all():
     sources = Sources()
     with pytest.raises(ValueError, match="broken"):
-        async for _ in merged([sources.count(10**6), sources.count(10, fail_at=5)]):
+        async for _ in merge_items([sources.count(10**6), sources.count(10, fail_at=5)]):
             pass
     assert sources.num_open == 0
 
@@ -53,7 +53,7 @@ async def test_the_first_error_ends_all():
 @pytest.mark.parametrize("num_sources", [1, 3])
 async def test_closing_it_closes_every_source(num_sources: int):
     sources = Sources()
-    stream = merged([sources.count(10**6) for _ in range(num_sources)])
+    stream = merge_items([sources.count(10**6) for _ in range(num_sources)])
     await anext(stream)
     await stream.aclose()
     assert sources.num_open == 0

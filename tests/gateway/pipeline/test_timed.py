@@ -10,7 +10,7 @@ import pytest
 from engine.protocol import Usage
 from gateway.backends.generation import Item, Piece
 from gateway.pipeline.items.attempts import Restarted
-from gateway.pipeline.items.timed import timed
+from gateway.pipeline.items.timed import timed_items
 
 PAUSE_S = 0.05
 
@@ -25,7 +25,7 @@ async def test_the_time_of_a_token_does_not_depend_on_the_number_of_choices(n: i
 
     told: list[tuple[float, float]] = []
     started_s = asyncio.get_running_loop().time()
-    items = [item async for item in timed(source(), lambda *times: told.append(times))]
+    items = [item async for item in timed_items(source(), lambda *times: told.append(times))]
     elapsed_ms = (asyncio.get_running_loop().time() - started_s) * 1e3
     ((first_token_ms, token_ms),) = told
     assert len(items) == 3

@@ -18,9 +18,9 @@ from litestar import Litestar
 
 from gateway.reference.openapi import document
 from gateway.reference.page.page import page
-from gateway.reference.page.routes import Rendered, once
+from gateway.reference.page.routes import Rendered, made_once
 from gateway.reference.page.snippets import BASE_URL, curl, python
-from gateway.reference.page.types import words
+from gateway.reference.page.types import type_words
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
@@ -155,7 +155,7 @@ async def test_of_all_that_ask_for_it_at_once_one_makes_it() -> None:
             raise RuntimeError
         return Rendered(b"{}", "page")
 
-    rendered_of = once(make)
+    rendered_of = made_once(make)
     for num_calls in (1, 2):
         asking = [asyncio.create_task(rendered_of(app)) for _ in range(8)]
         await asyncio.sleep(0)
@@ -193,4 +193,4 @@ def test_what_the_document_holds_is_only_ever_text(described: dict[str, Any]) ->
     ],
 )
 def test_types_read_as_words(schema: dict[str, Any], text: str) -> None:
-    assert re.sub(r"\s+", " ", "".join(word.text for word in words(schema))) == text
+    assert re.sub(r"\s+", " ", "".join(word.text for word in type_words(schema))) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.db.experiments.keys import sealed_key
-from gateway.domain.experiments.allocation import exposed_units, reweighted
+from gateway.domain.experiments.allocation import exposed_units, with_weights
 from gateway.domain.experiments.assignment import assign, unit_digest
 from tests.gateway.experiments.making import set_split, set_state
 from tests.gateway.routing.lab import COMPLETIONS, EMBEDDINGS, HEADER, Lab, arm_of
@@ -20,7 +20,7 @@ async def test_units_that_were_exposed_keep_their_arm_under_new_weights(lab: Lab
     arms = {unit: arm_of(await lab.ask(unit, gateway=number % 2)) for number, unit in enumerate(before)}
     rows = await lab.rows("experiment_units", NUM_UNITS)
     exposed = exposed_units({row["digest"]: row["epoch"] for row in rows})
-    split = reweighted(made.split, (1, 9), exposed)
+    split = with_weights(made.split, (1, 9), exposed)
     async with lab.connected() as conn:
         await set_split(conn, made.id, split, keeps_exposed=True)
     for gateway in range(2):
@@ -76,7 +76,7 @@ async def test_a_replay_is_the_same_reply_and_no_exposure(lab: Lab) -> None:
     first = await lab.ask("ann", headers=key)
     await lab.rows("experiment_requests")
     async with lab.connected() as conn:
-        await set_split(conn, made.id, reweighted(made.split, (1, 9), exposed_units({})))
+        await set_split(conn, made.id, with_weights(made.split, (1, 9), exposed_units({})))
         await set_state(conn, made.id, "paused")
     await lab.until("v=2", "bob")
     await lab.until("reason=disabled", "bob")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.agent.model import preparation
+from gateway.agent.model import preparation_command
 from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
@@ -57,7 +57,7 @@ def test_a_gguf_source_of_vllm_is_converted_into_a_folder_that_the_host_finds_ag
     name: str, source: Path, tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data", model=str(source / name))
-    *command, out = preparation(settings, converts=True)
+    *command, out = preparation_command(settings, converts=True)
     assert "--convert" in command and out.endswith("-converted")
     blocks = prepared_folder(settings)
     assert blocks != Path(out)

@@ -16,7 +16,7 @@ from gateway.db.organization import keys, organizations, projects
 from gateway.db.pool import LISTENER_NAME, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied
 from gateway.domain.tenancy.keys import NewKey, new_key
-from gateway.tenancy.authenticate import Authenticator, require
+from gateway.tenancy.authenticate import Authenticator, require_scope
 from tests.patience import PATIENCE_S, least
 
 REVOKED_WITHIN_S = 1.0
@@ -113,9 +113,9 @@ async def test_a_key_gives_its_owner(authenticator: Authenticator, tenant: Tenan
         assert principal.organization_id == tenant.organization_id
         assert principal.project_id == tenant.project_id
         assert principal.api_key_id == row.id
-    require(principal, "inference")
+    require_scope(principal, "inference")
     with pytest.raises(PermissionDenied, match="admin_write"):
-        require(principal, "admin_write")
+        require_scope(principal, "admin_write")
 
 
 async def test_a_revocation_holds_within_a_second(authenticator: Authenticator, tenant: Tenant) -> None:

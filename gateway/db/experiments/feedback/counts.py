@@ -51,7 +51,7 @@ _DIFFERENCES = """
 """
 
 
-async def differences(
+async def vote_changes(
     conn: Connection, feedback_ids: Collection[str], request_ids: Collection[str]
 ) -> list[Difference]:
     """Return the units and both votes of some feedbacks, and of all feedback about some requests."""

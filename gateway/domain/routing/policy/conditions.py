@@ -6,7 +6,7 @@ from gateway.domain.routing.policy.document import Hours, When
 from gateway.domain.routing.policy.facts import Facts
 
 
-def mismatch(when: When, facts: Facts) -> str | None:
+def condition_mismatch(when: When, facts: Facts) -> str | None:
     """Return the first reason why a request does not meet a condition, in words; None where it meets the condition."""
     for key, wanted in when.metadata.items():
         if facts.metadata.get(key) not in ((wanted,) if isinstance(wanted, str) else wanted):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.domain.experiments.assignment import NUM_BUCKETS, SEED_BYTES, bucket
-from gateway.domain.routing.policy.conditions import mismatch
+from gateway.domain.routing.policy.conditions import condition_mismatch
 from gateway.domain.routing.policy.document import (
     Accept,
     Cascade,
@@ -211,7 +211,7 @@ class _Walker:
 
     def _first_that_holds(self, path: str, node: Conditional) -> _Branch:
         for index, case in enumerate(node.cases):
-            why_not = mismatch(case.when, self._facts)
+            why_not = condition_mismatch(case.when, self._facts)
             if why_not is None:
                 self._decide(path, f"conditional: case {index} holds")
                 return f"{path}.conditional.cases[{index}].node", case.node

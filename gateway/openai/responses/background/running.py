@@ -22,7 +22,7 @@ from gateway.domain.errors import BackendFailed, GatewayError, LimitReached, Ove
 from gateway.domain.tenancy.principal import Principal
 from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes
-from gateway.http.error_body import unexpected
+from gateway.http.error_body import unexpected_error
 from gateway.observability.tracing.trace import UNTRACED, BeginTrace, passed_on
 from gateway.openai.responses.background.request import BackgroundRequest
 from gateway.openai.responses.checked_request import CheckedRequest, checked_request
@@ -259,7 +259,7 @@ class Running:
             raise
         except Exception:
             log.exception("background_response_failed", response_id=self.claim.turn.id)
-            raise unexpected(request.request_id) from None
+            raise unexpected_error(request.request_id) from None
         finally:
             run.close()
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.agent.launcher import Ask
-from gateway.agent.ray.resources import RayNode, demand, label_selector, needs_gpu, nodes_of, why_waiting
+from gateway.agent.ray.resources import RayNode, label_selector, needs_gpu, nodes_of, resource_demand, why_waiting
 from gateway.domain.pools.capacity import Node
 
 GIB = 1 << 30
@@ -23,8 +23,8 @@ def asking(**fields: Any) -> Ask:
 
 
 def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:
-    assert demand(ASK, on_gpu=False) == {"CPU": 2.0, "memory": 3.0 * GIB}
-    assert demand(ASK, on_gpu=True) == {"CPU": 2.0, "memory": 3.0 * GIB, "GPU": 1.0}
+    assert resource_demand(ASK, on_gpu=False) == {"CPU": 2.0, "memory": 3.0 * GIB}
+    assert resource_demand(ASK, on_gpu=True) == {"CPU": 2.0, "memory": 3.0 * GIB, "GPU": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from gateway.backends.base import Unanswered
 from gateway.backends.foreign.connection import ServerGone
-from gateway.backends.foreign.errors import ECHO_CHARS, MAX_SHOWN_CHARS, shown
+from gateway.backends.foreign.errors import ECHO_CHARS, MAX_SHOWN_CHARS, log_text
 from gateway.backends.foreign.server import AddressOf, Server
 from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, asking, backend_of, collect, until
 from tests.gateway.backends.foreign.fake import (
@@ -123,16 +123,16 @@ async def test_a_connection_that_cannot_be_opened_is_explained(server: FakeServe
 
 
 def test_a_text_is_short_and_on_one_line() -> None:
-    assert shown("a\r\nb\x1b[31mc\u2028d") == "a  b [31mc d"
-    assert len(shown("x" * 10_000)) == MAX_SHOWN_CHARS + 3
+    assert log_text("a\r\nb\x1b[31mc\u2028d") == "a  b [31mc d"
+    assert len(log_text("x" * 10_000)) == MAX_SHOWN_CHARS + 3
 
 
 def test_the_words_of_the_client_are_left_out() -> None:
     prompt = "My name is Erika Mustermann and I was born in Berlin"
     body = msgspec.json.encode({"messages": [{"role": "user", "content": prompt}]})
-    text = shown(f'Input should be a list, input_value="{prompt}", input_type=str', request=body)
+    text = log_text(f'Input should be a list, input_value="{prompt}", input_type=str', request=body)
     assert text == "Input should be a list, input_value=[of the request], input_type=str"
     for start in range(len(prompt) - ECHO_CHARS):
         part = prompt[start : start + ECHO_CHARS]
-        assert part not in shown(f"{'.' * start}{part}!", request=body)
-    assert shown("max_tokens is too large", request=body) == "max_tokens is too large"
+        assert part not in log_text(f"{'.' * start}{part}!", request=body)
+    assert log_text("max_tokens is too large", request=body) == "max_tokens is too large"

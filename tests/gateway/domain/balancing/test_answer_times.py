@@ -13,7 +13,7 @@ from gateway.domain.balancing.answer_times import (
     MIN_SAMPLES,
     NOISE_MS,
     AnswerTimes,
-    paces,
+    capacity_factors,
 )
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.replica import Asked
@@ -66,11 +66,11 @@ def test_requests_that_wait_longer_than_usual_count_before_they_are_answered() -
 
 
 def test_parts_fall_with_the_square_of_the_time() -> None:
-    assert paces({"a": None, "b": None}) == {"a": 1.0, "b": 1.0}
-    assert paces({"a": 100.0, "b": None, "c": 120.0}) == {"a": 1.0, "b": 1.0, "c": 1.0}
-    found = paces({"a": 90.0 - NOISE_MS, "b": 5 * 90.0 - NOISE_MS, "c": 1e9})
+    assert capacity_factors({"a": None, "b": None}) == {"a": 1.0, "b": 1.0}
+    assert capacity_factors({"a": 100.0, "b": None, "c": 120.0}) == {"a": 1.0, "b": 1.0, "c": 1.0}
+    found = capacity_factors({"a": 90.0 - NOISE_MS, "b": 5 * 90.0 - NOISE_MS, "c": 1e9})
     assert found == {"a": 1.0, "b": pytest.approx(1 / 16), "c": LEAST_PACE}
-    assert min(paces({"a": 0.1, "b": 2.0}).values()) == 1.0, "a difference of a few milliseconds is noise"
+    assert min(capacity_factors({"a": 0.1, "b": 2.0}).values()) == 1.0, "a difference of a few milliseconds is noise"
 
 
 @pytest.mark.parametrize("kind", ["base", "adapters"])

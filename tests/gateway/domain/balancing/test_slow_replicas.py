@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gateway.backends.pool import PACE_S
-from gateway.domain.balancing.answer_times import AnswerTimes, paces
+from gateway.domain.balancing.answer_times import AnswerTimes, capacity_factors
 from gateway.domain.balancing.replica import Asked
 from tests.gateway.domain.balancing.pools import balancer_over, names, send
 
@@ -69,7 +69,7 @@ def share_of_slow(
                 name: [(paced_s - each.began_s) * 1e3 for each in sent if each.replica == name] for name in times
             }
             usual = {name: times[name].usual_ms(now_s, [ms for ms in waits_ms[name] if ms > 0]) for name in times}
-            balancer.pace(paces(usual))
+            balancer.pace(capacity_factors(usual))
             paced_s = now_s
         picked = RunningRequest(send(balancer, asked), now_s + next(numbers) * 1e-9)  # each is another one
         sent.add(picked)

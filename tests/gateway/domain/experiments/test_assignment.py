@@ -18,16 +18,16 @@ from gateway.domain.errors import Conflict, InvalidRequest
 from gateway.domain.experiments.allocation import (
     Owner,
     arm_ended,
+    arm_shares,
     bucket_counts,
-    covering,
+    bucket_table,
     exposed_units,
     first_split,
     free_slots,
-    moved,
-    rebalanced,
-    reweighted,
-    shares,
-    table,
+    num_moved_buckets,
+    rebalanced_table,
+    with_more_coverage,
+    with_weights,
 )
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Exposed, Holdout, Split, assign, bucket, unit_digest
 
@@ -86,9 +86,9 @@ def test_digests_of_two_projects_differ() -> None:
     ],
 )
 def test_weights_change_by_the_least_moves(before: tuple[int, ...], after: tuple[int, ...], least: int) -> None:
-    first = table(before)
-    second = rebalanced(first, after)
-    assert abs(moved(first, second) - least) <= 1
+    first = bucket_table(before)
+    second = rebalanced_table(first, after)
+    assert abs(num_moved_buckets(first, second) - least) <= 1
     assert [second.count(arm) for arm in range(len(after))] == bucket_counts(after)
 
 
@@ -136,30 +136,30 @@ def test_closed_enrolment_keeps_the_exposed_and_gives_new_units_the_control() ->
 def test_more_coverage_moves_nobody_and_its_weights_are_for_new_slots_alone() -> None:
     units = [f"unit {number}" for number in range(3_000)]
     split = first_split(SEED, LAYER, range(1_000), (1, 1))
-    wider = covering(split, range(1_000, 3_000))
-    ramped = covering(wider, range(3_000, 6_000), (9, 1))
+    wider = with_more_coverage(split, range(1_000, 3_000))
+    ramped = with_more_coverage(wider, range(3_000, 6_000), (9, 1))
     before, middle = exposed_by(split, units), exposed_by(wider, units)
     assert set(before) < set(middle) < set(exposed_by(ramped, units))
     for unit in units:
         if arm_of(wider, unit)[1] == "split":
             assert arm_of(ramped, unit) == arm_of(wider, unit)
-    assert shares(ramped, 2, 2) == (0.9, 0.1)
+    assert arm_shares(ramped, 2, 2) == (0.9, 0.1)
 
 
 def test_an_ended_arm_leaves_all_others_where_they_are() -> None:
     units = [f"unit {number}" for number in range(2_000)]
-    split = covering(first_split(SEED, LAYER, range(4_000), (1, 1, 1)), range(4_000, 9_000), (2, 1, 1))
+    split = with_more_coverage(first_split(SEED, LAYER, range(4_000), (1, 1, 1)), range(4_000, 9_000), (2, 1, 1))
     before = {unit: arm_of(split, unit) for unit in units}
     fewer = arm_ended(split, 2)
     for unit in units:
         assert arm_of(fewer, unit) == ((0, "arm_ended") if before[unit] == (2, "split") else before[unit])
-    assert shares(fewer, 3, 3)[2] == 0 and sum(shares(fewer, 3, 3)) == pytest.approx(1)
-    after = reweighted(fewer, (1, 1, 0), exposed_units(exposed_by(fewer, units)))
+    assert arm_shares(fewer, 3, 3)[2] == 0 and sum(arm_shares(fewer, 3, 3)) == pytest.approx(1)
+    after = with_weights(fewer, (1, 1, 0), exposed_units(exposed_by(fewer, units)))
     assert {arm_of(after, unit) for unit in units if before[unit] == (1, "split")} == {(1, "split")}
     with pytest.raises(Conflict):
         arm_ended(fewer, 1)
     with pytest.raises(InvalidRequest) as refused:
-        reweighted(fewer, (1, 1, 1), exposed_units({}))
+        with_weights(fewer, (1, 1, 1), exposed_units({}))
     assert refused.value.param == "arms[2].weight"
 
 
@@ -191,7 +191,7 @@ def test_epochs_have_a_bound() -> None:
     split = first_split(SEED, LAYER, ALL, (1, 1))
     with pytest.raises(Conflict):
         for number in range(300):
-            split = reweighted(split, (1, number + 1), exposed_units({}))
+            split = with_weights(split, (1, number + 1), exposed_units({}))
 
 
 def test_coverage_tells_nothing_about_the_arm() -> None:
@@ -217,13 +217,13 @@ def test_no_exposed_unit_ever_moves(full: bool) -> None:
         before = split.tables[-1]
         if step % 4 == 0 and covered < NUM_BUCKETS:
             more = min(NUM_BUCKETS - covered, random_units.randrange(1, 400))
-            split = covering(split, range(covered, covered + more), weights if step % 8 else None)
+            split = with_more_coverage(split, range(covered, covered + more), weights if step % 8 else None)
             covered += more
         else:
             known = order[epoch_of[order] > 0]
             index = Exposed(array("Q", keys[known].tobytes()), epoch_of[known].tobytes())
-            split = reweighted(split, weights, index)
-        assert moved(before, split.tables[-1]) == sum(
+            split = with_weights(split, weights, index)
+        assert num_moved_buckets(before, split.tables[-1]) == sum(
             max(0, split.tables[-1].count(arm) - before.count(arm)) for arm in range(3)
         )
         tables = np.array([np.frombuffer(each, np.uint8) for each in split.tables]).astype(np.int16)

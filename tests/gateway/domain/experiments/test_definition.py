@@ -23,7 +23,7 @@ from gateway.domain.experiments.definition import (
     check_definition,
 )
 from gateway.domain.experiments.metrics import read_metric
-from gateway.domain.experiments.states import NEXT, after, has_started, owns_slots
+from gateway.domain.experiments.states import NEXT, has_started, owns_slots, state_after
 
 OWN = ("thumbs_up",)
 ARMS = (Arm("control", 5_000, Target("base:support@2")), Arm("warm", 5_000, Target("base:support@3")))
@@ -163,7 +163,7 @@ def test_an_experiment_goes_from_draft_to_archive_and_never_back() -> None:
         ("decide", "decided"),
         ("archive", "archived"),
     ):
-        state = after(state, verb)  # type: ignore[arg-type]
+        state = state_after(state, verb)  # type: ignore[arg-type]
         assert state == expected
     states: tuple[Any, ...] = ("draft", "running", "paused", "stopped", "decided", "archived")
     verbs: tuple[Any, ...] = ("start", "pause", "stop", "decide", "archive", "change", "delete")
@@ -175,7 +175,7 @@ def test_an_experiment_goes_from_draft_to_archive_and_never_back() -> None:
 
 def _is_allowed(state: Any, verb: Any) -> bool:
     try:
-        after(state, verb)
+        state_after(state, verb)
     except Conflict as error:
         assert state in error.message
         return False

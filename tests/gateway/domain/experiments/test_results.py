@@ -12,7 +12,7 @@ import pytest
 from gateway.domain.experiments import guardrails, quantiles
 from gateway.domain.experiments.definition import Guardrail
 from gateway.domain.experiments.effects import Interval, Kind
-from gateway.domain.experiments.results import Results, SumsRow, Tally, TimesRow, UnitsRow, results_of, timeline
+from gateway.domain.experiments.results import Results, SumsRow, Tally, TimesRow, UnitsRow, daily_results, results_of
 from gateway.domain.experiments.statistics.counts import EpochCounts
 from gateway.domain.experiments.sums import Sums
 from tests.gateway.domain.experiments.test_definition import ARMS, GOOD, METRICS
@@ -112,7 +112,7 @@ def test_the_timeline_ends_with_today_and_rows_add_up_in_any_order() -> None:
     ]
     units = [UnitsRow(day, 1, arm, 200, 200) for day in range(8) for arm in (0, 1)]
     given = Tally(HALVES, units, rows, days=8)
-    days = timeline(GOOD, given, OWN)
+    days = daily_results(GOOD, given, OWN)
     assert [day for day, _ in days] == list(range(8))
     assert days[-1][1] == results_from(given)
     assert days[2][1] == results_from(msgspec.structs.replace(given, units=units[:6], sums=rows[:6]))

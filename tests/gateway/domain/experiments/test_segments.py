@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from gateway.domain.experiments.segment_values import KINDS, MAX_VALUES, OTHER, Kind, learn, segments_of
+from gateway.domain.experiments.segment_values import KINDS, MAX_VALUES, OTHER, Kind, add_segment_values, segments_of
 from gateway.domain.experiments.segments import SegmentSplit, SegmentUnits, splits_of
 
 SHARES = {1: (0.95, 0.05)}
@@ -83,12 +83,14 @@ def test_more_segments_need_more_evidence() -> None:
 def test_a_unit_stays_in_its_segments_whatever_values_come_later() -> None:
     known: dict[Kind, set[str]] = {}
     first = ("key_1", "chat.completions", "true", "default", "gw_1")
-    learn(known, [first])
+    add_segment_values(known, [first])
     before = segments_of(first, known)
-    learn(known, [(f"key_{number}", "chat.completions", "false", "flex", f"gw_{number}") for number in range(2, 99)])
+    add_segment_values(
+        known, [(f"key_{number}", "chat.completions", "false", "flex", f"gw_{number}") for number in range(2, 99)]
+    )
     late = ("key_98", "completions", "false", "default", "gw_1")
     assert segments_of(late, known)[0] == ("api_key", OTHER)
-    learn(known, [late])
+    add_segment_values(known, [late])
     assert segments_of(first, known) == before == list(zip(KINDS, first, strict=True))
     assert {kind: len(values) for kind, values in known.items()} == {
         "api_key": MAX_VALUES,

@@ -25,12 +25,12 @@ from gateway.domain.experiments.units import (
     Rows,
     SegmentKey,
     UnitState,
-    added,
-    changes,
     contribution,
-    folded,
     num_ages,
     rows_of,
+    state_after_events,
+    table_changes,
+    with_event,
 )
 
 WINDOW_US = 7 * DAY_US
@@ -71,9 +71,9 @@ def follow_events(events: Sequence[Event], closed_after: int) -> tuple[UnitState
     state: UnitState | None = None
     tables, before = Tables(), NO_ROWS
     for number, event in enumerate(events, 1):
-        state = None if state is None else added(state, event, WINDOW_US)
+        state = None if state is None else with_event(state, event, WINDOW_US)
         if state is None:
-            state = folded(events[:number], WINDOW_US)
+            state = state_after_events(events[:number], WINDOW_US)
         after = rows_of(state, WINDOW_US, OWN, is_closed=number >= closed_after)
         tables.add(before, after)
         before = after
@@ -94,7 +94,7 @@ class Tables:
         self.segment_sums: dict[tuple[SegmentKey, str], Sums] = {}
 
     def add(self, before: Rows, after: Rows) -> None:
-        found = changes(before, after)
+        found = table_changes(before, after)
         for units, listed in ((self.units, found.units), (self.segment_units, found.segment_units)):
             for key, more in listed.items():
                 known = units.get(key, NOTHING)
@@ -137,7 +137,7 @@ def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], r
     state, tables = follow_events(events, closed)
     rng.shuffle(events)
     again, other = follow_events(events, 12 - closed)
-    assert state == again == folded(events, WINDOW_US)
+    assert state == again == state_after_events(events, WINDOW_US)
     whole = recounted([rows_of(state, WINDOW_US, OWN, is_closed=True)])
     assert tables.full() == other.full() == whole.full()
 
@@ -145,7 +145,7 @@ def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], r
 @PATIENT
 @given(st.lists(units_events(), max_size=4))
 def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> None:
-    rows = [rows_of(folded(events, WINDOW_US), WINDOW_US, OWN, is_closed=True) for events in listed]
+    rows = [rows_of(state_after_events(events, WINDOW_US), WINDOW_US, OWN, is_closed=True) for events in listed]
     tables = recounted(rows)
     for each in rows[1:]:
         tables.add(each, NO_ROWS)
@@ -154,7 +154,7 @@ def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> N
 
 @given(units_events())
 def test_days_since_exposure_add_up_to_the_whole_window(events: list[Event]) -> None:
-    state = folded(events, WINDOW_US)
+    state = state_after_events(events, WINDOW_US)
     rows = rows_of(state, WINDOW_US, OWN, is_closed=True)
     whole = {metric: unit.y for (_, metric), unit in rows.sums.items()}
     for metric in ("cost_nanos", "completion_tokens", "paid"):
@@ -166,21 +166,23 @@ def test_days_since_exposure_add_up_to_the_whole_window(events: list[Event]) -> 
 def test_days_since_exposure_are_bounded_and_a_window_of_one_day_has_none() -> None:
     assert [num_ages(days * DAY_US) for days in (0, 1, 2, 28, 90)] == [0, 0, 2, MAX_AGES, MAX_AGES]
     events = [Event(day * DAY_US, f"req_{day}", Counts(1), (1, 0)) for day in range(90)]
-    state = folded(events, 90 * DAY_US)
+    state = state_after_events(events, 90 * DAY_US)
     assert state is not None and sorted(state.days) == list(range(MAX_AGES))
 
 
 def test_sums_are_those_of_the_units() -> None:
     costs = [3, 0, 7_000_000_001]
     exposed = [Event(0, "req_1", Counts(1, cost_nanos=cost), (1, 0)) for cost in costs]
-    tables = recounted(rows_of(folded([each], WINDOW_US), WINDOW_US, OWN, is_closed=True) for each in exposed)
+    tables = recounted(
+        rows_of(state_after_events([each], WINDOW_US), WINDOW_US, OWN, is_closed=True) for each in exposed
+    )
     assert tables.units == {(0, 1, 0): (3, 3, 3)}
     assert tables.sums[(7, 1, 0), "cost_nanos"] == sums_of(Unit(cost) for cost in costs)
 
 
 def test_only_errors_and_refusals_count_before_the_window_has_closed() -> None:
-    failed = folded([Event(DAY_US, "req_1", Counts(1, 1, cost_nanos=5), (1, 1))], WINDOW_US)
-    refused = folded([Event(DAY_US, "req_2", Counts(1, 0, 1), (1, 1))], WINDOW_US)
+    failed = state_after_events([Event(DAY_US, "req_1", Counts(1, 1, cost_nanos=5), (1, 1))], WINDOW_US)
+    refused = state_after_events([Event(DAY_US, "req_2", Counts(1, 0, 1), (1, 1))], WINDOW_US)
     open_ones = [rows_of(state, WINDOW_US, OWN, is_closed=False) for state in (failed, refused)]
     day: Key = (1, 1, 1)
     assert [rows.sums for rows in open_ones] == [
@@ -196,16 +198,16 @@ def test_what_comes_after_the_window_or_before_the_first_exposure_is_left_out() 
     late = Event(DAY_US + WINDOW_US, "req_3", Counts(1, cost_nanos=10), (1, 0))
     early = Event(DAY_US - 1, "req_1", Counts(num_votes=1), votes={"thumbs_up": (1, 1)})
     last = Event(DAY_US + WINDOW_US - 1, "req_4", Counts(1, cost_nanos=100), (1, 0))
-    state = folded([late, early, exposed, last], WINDOW_US)
+    state = state_after_events([late, early, exposed, last], WINDOW_US)
     assert state is not None
     assert (state.counts, state.votes) == (Counts(2, cost_nanos=101), {})
 
 
 def test_a_unit_keeps_the_arm_of_its_first_exposure() -> None:
     first, second = Event(5, "req_1", Counts(1), (1, 1)), Event(6, "req_2", Counts(1), (2, 0))
-    state = folded([second], WINDOW_US)
-    assert state is not None and added(state, first, WINDOW_US) is None, "its window moves"
-    state = folded([second, first], WINDOW_US)
+    state = state_after_events([second], WINDOW_US)
+    assert state is not None and with_event(state, first, WINDOW_US) is None, "its window moves"
+    state = state_after_events([second, first], WINDOW_US)
     assert state is not None and (state.first_us, state.epoch, state.arm) == (5, 1, 1)
 
 
@@ -213,7 +215,7 @@ def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> No
     slow = Event(5, "req_1", Counts(1), (1, 0), times_us={"ttft_ms": 900_000})
     better = Event(5, "req_1", Counts(), (1, 0), 1, times_us={"ttft_ms": 300_000})
     later = Event(6, "req_2", Counts(1), (1, 0), times_us={"ttft_ms": 1_000})
-    rows = rows_of(folded([later, better, slow], WINDOW_US), WINDOW_US, OWN, is_closed=True)
+    rows = rows_of(state_after_events([later, better, slow], WINDOW_US), WINDOW_US, OWN, is_closed=True)
     assert rows.times == {((7, 1, 0), "ttft_ms"): bucket_of(300.0)}
 
 
@@ -222,5 +224,7 @@ def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> No
     [("ttft_ms", Unit(30, d=2)), ("length_rate", Unit(1, d=3)), ("answer_rate", Unit(1)), ("time_per_token_ms", None)],
 )
 def test_ratios_have_requests_below_and_no_value_without_any(metric: str, expected: Unit | None) -> None:
-    state = folded([Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US)
+    state = state_after_events(
+        [Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US
+    )
     assert state is not None and contribution(state.counts, metric) == expected

@@ -21,7 +21,7 @@ from gateway.domain.pools.scaling import (
     Load,
     Memory,
     PoolSnapshot,
-    combined,
+    combined_load,
     decide,
 )
 
@@ -242,6 +242,6 @@ def test_without_figures_nothing_changes_and_old_figures_are_forgotten() -> None
 def test_gateways_tell_the_same_of_engines_and_each_its_own_of_what_it_holds() -> None:
     one = Load(num_ready=2, places=16, num_running=9, num_waiting=1, num_own=3, num_held=5, idle_s=3.0)
     other = Load(num_ready=1, places=8, num_running=10, num_own=4, num_held=6, idle_s=50.0, oldest_wait_s=4.0)
-    both = combined([one, other])
+    both = combined_load([one, other])
     assert both == Load(2, 16, 10, 1, 7, 0.0, 4.0, 11, 3.0)
-    assert combined([]) is None
+    assert combined_load([]) is None
