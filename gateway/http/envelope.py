@@ -15,7 +15,9 @@ from litestar import Litestar, Router
 from litestar.enums import ScopeType
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
+from litestar.routes import HTTPRoute
 from litestar.types import (
+    ControllerRouterHandler,
     HTTPScope,
     LifeSpanReceive,
     LifeSpanScope,
@@ -34,6 +36,7 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
+from gateway.http.lazy_routes import prepare_on_use
 from gateway.http.request.coding import coding_of, refuse_coded_body
 from gateway.http.request.credentials import authorization_of, repeated_credential
 from gateway.http.request.head_method import HeadReply, as_get, with_head
@@ -199,6 +202,17 @@ class Application(Litestar):
         Litestar's own list imports pydantic and attrs wherever these are installed, a quarter of a gateway's start.
         """
         return [*plugins, MsgspecDIPlugin()]
+
+    def register(self, value: ControllerRouterHandler) -> None:  # type: ignore[override]
+        """Add routes, whose handlers are prepared by the first request to each.
+
+        Raises TypeError: when a route is not one of HTTP.
+        """
+        for route in Router.register(self, value):
+            if not isinstance(route, HTTPRoute):
+                raise TypeError(f"{route.path} is not a route of HTTP")
+            prepare_on_use(self, route)
+        self.asgi_router.construct_routing_trie()
 
     def cut_off(self) -> None:
         """Answer all requests that have no reply yet with ShuttingDown."""
