@@ -8,7 +8,8 @@ ROUTER at the engine, DEALER at each gateway, one frame per message. A conversat
 3. `Abort` ends a request early; its `Final` still comes, with the exact count.
 4. `AckUsage` tells the engine that a `Final` is journaled; until then the engine keeps it and hands it as
 `UnackedUsage` to any gateway of the same database that says hello after the first one vanished.
-5. `Heartbeat` flows both ways every `HEARTBEAT_INTERVAL_S`; `HEARTBEATS_MISSED` of them missed means dead.
+5. `Heartbeat` flows both ways every `HEARTBEAT_INTERVAL_S`; `HEARTBEATS_MISSED` of them missed means dead, or
+`HEARTBEATS_MISSED_ALONE` where no other engine or gateway gains by it. `Silence` tells when.
 
 Token ids only: no text crosses this border. Never pickle.
 
@@ -31,9 +32,18 @@ PROTOCOL_VERSION = 3
 PROTOCOL_MINOR = 1
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
+HEARTBEATS_MISSED_ALONE = 10
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_LOGPROBS = 20
+
+DEAD_AFTER_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
+DEAD_ALONE_AFTER_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED_ALONE
+LATE_AFTER_S = 1.5 * HEARTBEAT_INTERVAL_S
+"""The seconds between two looks at a silence that show that the side which looks did not run itself."""
+
+MIN_LOOK_S = 0.01
+"""The least seconds between two looks, which a rounded sum of earlier ones may come to need."""
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Pooling = Literal["cls", "last", "mean", "score"]
@@ -531,6 +541,41 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
     elsewhere: dict[str, Service] = {}
     """From the gateway: the service that its own requests got on the pool's other replicas since its last heartbeat, by
     tenant."""
+
+
+class Silence:
+    """The seconds since a peer's last message, as far as this side ran itself, so that it could have read one.
+
+    This side looks at the silence in every heartbeat interval. A look that comes late shows that this side was stopped,
+    or is on a busy machine: the peer's messages may wait to be read.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        """Begin with a message at this time of a monotonic clock."""
+        self.heard(now_s)
+
+    def heard(self, now_s: float) -> None:
+        """End the silence: a message has come."""
+        self._counted_s, self._looked_s = 0.0, now_s
+
+    def is_over(self, limit_s: float, now_s: float) -> bool:
+        """Look at the silence, and tell whether it has reached a limit.
+
+        A late look adds no more than `LATE_AFTER_S`, and returns False: the next look decides.
+        """
+        passed_s = now_s - self._looked_s
+        self._looked_s = now_s
+        self._counted_s += min(passed_s, LATE_AFTER_S)
+        return self._counted_s >= limit_s and passed_s < LATE_AFTER_S
+
+    def next_look_s(self, limit_s: float) -> float:
+        """Return the seconds until the next look is due.
+
+        The last look before the limit is due exactly there. After a late one there is time to read messages.
+        """
+        left_s = limit_s - self._counted_s
+        due_s = max(left_s, MIN_LOOK_S) if left_s > 0 else HEARTBEAT_INTERVAL_S / 2
+        return min(due_s, HEARTBEAT_INTERVAL_S)
 
 
 GatewayMessage = Hello | Submit | Abort | AckUsage | LoadAdapter | UnloadAdapter | Heartbeat | Goodbye

@@ -20,8 +20,9 @@ import zmq
 from engine.curve import Gate
 from engine.mailbox import Drain, Drained, Event, Mailbox, ServedElsewhere
 from engine.protocol import (
+    DEAD_AFTER_S,
+    DEAD_ALONE_AFTER_S,
     HEARTBEAT_INTERVAL_S,
-    HEARTBEATS_MISSED,
     MAX_MESSAGE_BYTES,
     PROTOCOL_MINOR,
     PROTOCOL_VERSION,
@@ -41,6 +42,7 @@ from engine.protocol import (
     Hello,
     LoadAdapter,
     Refused,
+    Silence,
     StepOutputs,
     Submit,
     UnackedUsage,
@@ -70,7 +72,7 @@ class Session(msgspec.Struct):
 
     gateway_id: str
     database_id: str
-    last_message_s: float
+    silence: Silence
     key: str = ""
     """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
@@ -235,7 +237,7 @@ class EngineServer:
         request_id = submitted_id(frame)
         if request_id is None or gateway not in self._sessions:
             return self._send(gateway, Refused(f"message does not decode: {why}"))
-        self._sessions[gateway].last_message_s = time.monotonic()
+        self._sessions[gateway].silence.heard(time.monotonic())
         message = f"the engine (Lorikeet {VERSION}) is older than the gateway and cannot read this request: {why}"
         error = EngineError("draining", message, retry_after_s=5.0)
         return self._end_unstarted(gateway, request_id, error)
@@ -259,7 +261,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         if session is None:
             return self._send(gateway, Refused("say hello first"))
-        session.last_message_s = time.monotonic()
+        session.silence.heard(time.monotonic())
         match message:
             case Submit(request, trace):
                 self._submit(gateway, session, request, time.time_ns() if trace else 0)
@@ -287,7 +289,7 @@ class EngineServer:
             reason = f"protocol version {hello.version} is not {PROTOCOL_VERSION}: upgrade the older side"
             return self._send(gateway, Refused(reason))
         if gateway not in self._sessions:
-            self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, time.monotonic(), key)
+            self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, Silence(time.monotonic()), key)
             log.info("gateway %s connected", hello.gateway_id)
         self._send(
             gateway,
@@ -324,7 +326,7 @@ class EngineServer:
         num_batch_choices = 0 if request.batch is None else request.n
         session.num_in_flight += not num_batch_choices
         if num_batch_choices:
-            session.submitted_batch_s = session.last_message_s
+            session.submitted_batch_s = time.monotonic()
         self._in_flight[request.request_id] = InFlight(
             gateway, session.database_id, request.attempt, request.meter, num_batch_choices, arrived_unix_ns
         )
@@ -465,8 +467,9 @@ class EngineServer:
                     self._forget(gateway, "is of a host that may not connect any more")
         batch_credits = self._batch_credits(now_s)
         for gateway, session in list(self._sessions.items()):
-            if now_s - session.last_message_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
-                self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
+            limit_s = DEAD_AFTER_S if self._has_other(gateway) else DEAD_ALONE_AFTER_S
+            if session.silence.is_over(limit_s, now_s):
+                self._forget(gateway, f"missed {limit_s / HEARTBEAT_INTERVAL_S:g} heartbeats")
                 continue
             self._send(gateway, Heartbeat(session.heartbeats_sent, stats, batch_credits.get(gateway, 0)))
             session.heartbeats_sent += 1
@@ -476,6 +479,10 @@ class EngineServer:
         elif self._unattended_s and now_s - self._attended_at_s > self._unattended_s and not self._drain_requested:
             log.warning("nobody has been connected for %g s: ending", self._unattended_s)
             self._drain_requested = True
+
+    def _has_other(self, gateway: bytes) -> bool:
+        """Tell whether another gateway could use the room of this one, and take its usage."""
+        return any(session.database_id for other, session in self._sessions.items() if other != gateway)
 
     def _batch_credits(self, now_s: float) -> dict[bytes, int]:
         """Return the choices of the batch band that each gateway may submit, as the engine wants more than it holds.

@@ -29,7 +29,7 @@ SILENT_S = 30.0
 FELL_SILENT_S = 1.0
 """Seconds without an answer after which the row of a serving replica shows that it does not answer.
 
-An agent that was frozen itself loses its connections at the moment when it wakes, and has them again within this time.
+A connection that was lost though the engine lives is made again within this time.
 """
 
 CONNECTING_S = 5.0

@@ -55,8 +55,12 @@ class ManagedBackend(Backend, Protocol):
     async def stop(self) -> None:
         """End the conversation; requests that still run fail."""
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` from now on whenever the result of `health` changes."""
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
+        """Set the functions of the pool that the backend calls from now on.
+
+        changed: to be called whenever the result of `health` changes.
+        has_other: tells whether another backend of the pool serves while this one does not.
+        """
 
     @property
     def is_full(self) -> bool:
@@ -146,7 +150,9 @@ class PoolRevision:
         """Send requests to another replica, once it is ready."""
         self._replicas[replica.id] = replica
         self._balancer.add(replica.id)
-        replica.backend.watch(partial(self.refresh, replica))
+        replica.backend.watch(
+            partial(self.refresh, replica), lambda: self.any_ready(tried=frozenset((replica.id,))) is not None
+        )
         self.refresh(replica)
 
     def remove(self, replica_id: str) -> Replica | None:

@@ -14,6 +14,7 @@ import zmq
 from engine.fake import BATCH_WANTED, FakeCore, TokenOf, fake_token
 from engine.mailbox import Drained, Mailbox, ServedElsewhere
 from engine.protocol import (
+    HEARTBEATS_MISSED,
     PROTOCOL_MINOR,
     PROTOCOL_VERSION,
     Abort,
@@ -345,6 +346,16 @@ def test_a_gateway_cannot_abort_another_gateways_request(engine: Engine) -> None
     owner.receive(StepOutputs)
     stranger.send(Abort("mine"))
     assert owner.final("mine").finish_reason == "length"
+
+
+def test_a_gateway_that_no_other_could_follow_may_be_silent_for_longer(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello()
+    num_missed = 0
+    while num_missed <= HEARTBEATS_MISSED + 2:  # the engine sends no heartbeat to a gateway that it has forgotten
+        heartbeat = gateway.receive(Heartbeat)
+        assert isinstance(heartbeat, Heartbeat)
+        num_missed = heartbeat.sequence
 
 
 @pytest.mark.parametrize("leaves", ["goodbye", "silence"])

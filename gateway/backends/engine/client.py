@@ -84,7 +84,13 @@ class EngineBackend:
         context, peer: as for `EngineLink`.
         """
         self._link = EngineLink(
-            endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context, peer=peer
+            endpoint,
+            database_id=database_id,
+            model_digest=model.digest,
+            listener=self,
+            context=context,
+            peer=peer,
+            has_other=lambda: self._has_other(),
         )
         self._model = model
         self._sink = sink
@@ -95,10 +101,11 @@ class EngineBackend:
         self._durable: list[tuple[str, int]] = []
         self._batch_credit = 0
         self._changed: Callable[[], None] = _do_nothing
+        self._has_other: Callable[[], bool] = lambda: True
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the result of `health` changes."""
-        self._changed = changed
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
+        """Set the functions of the pool, as `ManagedBackend.watch`."""
+        self._changed, self._has_other = changed, has_other
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -16,8 +17,9 @@ import zmq
 
 from engine.curve import Peer, connect_as
 from engine.protocol import (
+    DEAD_AFTER_S,
+    DEAD_ALONE_AFTER_S,
     HEARTBEAT_INTERVAL_S,
-    HEARTBEATS_MISSED,
     MAX_MESSAGE_BYTES,
     PROTOCOL_MINOR,
     PROTOCOL_VERSION,
@@ -27,6 +29,7 @@ from engine.protocol import (
     Heartbeat,
     Hello,
     Refused,
+    Silence,
     Welcome,
     decode_from_engine,
     encode,
@@ -35,7 +38,6 @@ from gateway.backends.engine.frames import Frames
 
 log = structlog.get_logger(__name__)
 
-DEAD_AFTER_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
 RECONNECT_S = 0.2
 REFUSED_RETRY_S = 2.0
 SEND_HIGH_WATER_MARK = 10_000
@@ -85,11 +87,14 @@ class EngineLink:
         listener: EngineListener,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         peer: Peer | None = None,
+        has_other: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare the link; `start` connects.
 
         context: the ZeroMQ context; links that share one have one thread together. None: this link has its own.
         peer: the keys for an endpoint that is guarded by them.
+        has_other: tells whether another engine serves in place of this one; while none does, the link waits longer for
+        a silent engine, which may only be slow.
         """
         self.detail = "not started"
         self.endpoint = endpoint
@@ -101,7 +106,8 @@ class EngineLink:
         self._owns_context = context is None
         self._frames: Frames | None = None
         self._engine_id: str | None = None
-        self._last_message_s = 0.0
+        self._has_other = has_other
+        self._silence = Silence(0.0)
         self._linger_ms = 0
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -207,7 +213,7 @@ class EngineLink:
         if answer.model_digest != self._model_digest:
             raise _RefusedHello("the engine serves another base model than this gateway")
         self._engine_id = answer.engine_id
-        self._last_message_s = asyncio.get_running_loop().time()
+        self._silence.heard(asyncio.get_running_loop().time())
         self.detail = "ready"
         log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
@@ -218,7 +224,7 @@ class EngineLink:
         loop = asyncio.get_running_loop()
         while True:
             came = await frames.take()
-            self._last_message_s = loop.time()
+            self._silence.heard(loop.time())
             for frame in came:
                 self._handle(_decode(frame))
 
@@ -233,18 +239,20 @@ class EngineLink:
     async def _beat(self, frames: Frames) -> None:
         """Send heartbeats until the engine is lost.
 
-        Raises EngineGone: when `DEAD_AFTER_S` have passed since the engine's last message.
+        Raises EngineGone: when the engine has been silent for `DEAD_AFTER_S`, or for `DEAD_ALONE_AFTER_S` where no
+        other serves in its place.
         """
         loop = asyncio.get_running_loop()
         sequence, beat_s = 0, loop.time()
         while True:
-            now_s, dead_s = loop.time(), self._last_message_s + DEAD_AFTER_S
-            if now_s >= dead_s:
-                raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
+            now_s = loop.time()
+            limit_s = DEAD_AFTER_S if self._has_other() else DEAD_ALONE_AFTER_S
+            if self._silence.is_over(limit_s, now_s):
+                raise EngineGone(f"the engine missed {limit_s / HEARTBEAT_INTERVAL_S:g} heartbeats")
             if now_s >= beat_s:
                 _put(frames, Heartbeat(sequence))
                 sequence, beat_s = sequence + 1, now_s + HEARTBEAT_INTERVAL_S
-            await asyncio.sleep(min(beat_s, dead_s) - now_s)
+            await asyncio.sleep(min(beat_s - now_s, self._silence.next_look_s(limit_s)))
 
 
 class _RefusedHello(EngineGone):

@@ -70,8 +70,11 @@ class ForeignBackend:
         )
         self._requests = ForeignRequests(server, pooled, sink, self._condition, self._adapters, name, self, own_key)
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the result of `health` changes."""
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
+        """Call `changed` whenever the result of `health` changes.
+
+        has_other: is not asked, since a server is judged by its answers alone.
+        """
         self._changed = changed
 
     def start(self) -> None:

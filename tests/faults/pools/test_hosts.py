@@ -18,7 +18,7 @@ from itertools import pairwise, takewhile
 import msgspec
 import pytest
 
-from engine.protocol import HEARTBEAT_INTERVAL_S, HEARTBEATS_MISSED
+from engine.protocol import DEAD_AFTER_S
 from tests.faults.pools.host_faults import KINDS, Kind
 from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts, Reply, running_hosts
 from tests.faults.pools.stations import CannotLay, Stations, laid_stations
@@ -28,7 +28,7 @@ NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
 NUM_SITES, NUM_SITES_FULL = 1, 5
 """Installations of their own that have faults side by side: most of a fault is silence and its end."""
 BACK_S = 15.0
-PICTURE_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
+PICTURE_S = DEAD_AFTER_S
 SLACK_S = 1.0
 """Seconds by which the end of an old picture may be noticed late, on a busy machine."""
 QUIET_S = 1.0

@@ -9,7 +9,7 @@ import random
 import signal
 import time
 
-from gateway.backends.engine.link import DEAD_AFTER_S
+from engine.protocol import DEAD_AFTER_S
 from tests.gateway.agent.site import Host
 from tests.installation.processes import frozen
 from tests.installation.waiting import until

@@ -12,6 +12,7 @@ import pytest
 
 from engine.config import load_model_config
 from engine.protocol import (
+    DEAD_AFTER_S,
     HEARTBEAT_INTERVAL_S,
     Abort,
     AckUsage,
@@ -40,7 +41,6 @@ from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.failures import not_ready
-from gateway.backends.engine.link import DEAD_AFTER_S
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Count
 from gateway.backends.used import Used
@@ -418,6 +418,28 @@ async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_th
 
     limit_s = DEAD_AFTER_S + HEARTBEAT_INTERVAL_S / 2
     assert await least(silence_s, limit_s) < limit_s
+
+
+async def test_a_gateway_that_did_not_run_itself_hears_its_engine_before_it_judges_it(engine, backend):
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    await engine.expect(Submit)
+    time.sleep(DEAD_AFTER_S + HEARTBEAT_INTERVAL_S)  # noqa: ASYNC251 - nothing of this process runs, the engine neither
+    await engine.send(StepOutputs([], [final()]))
+    assert await reading == [final()]
+
+
+async def test_an_engine_without_another_in_its_place_may_be_silent_for_longer(engine, backend):
+    others = [False]
+    backend.watch(lambda: None, lambda: others[0])
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    await engine.expect(Submit)
+    await asyncio.sleep(DEAD_AFTER_S + HEARTBEAT_INTERVAL_S)
+    assert backend.health().ready
+    others[0] = True
+    with pytest.raises(Overloaded, match="missed 3 heartbeats"):
+        await reading
 
 
 async def test_usage_that_is_durable_within_a_moment_is_acknowledged_in_one_message(engine, backend):

@@ -39,7 +39,7 @@ class CountingBackend:
     def health(self) -> Health:
         return Health(self.is_ready, "", EngineStats())
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
         """Ignore the watcher, since this backend never changes."""
 
     @property

@@ -28,7 +28,7 @@ class Transcript:
     def health(self) -> Health:
         return Health(ready=False, detail="", stats=self._stats)
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
         """Ignore the watcher, since this backend never changes."""
 
 

@@ -35,7 +35,7 @@ class ScriptedBackend:
     def health(self) -> Health:
         return Health(self.is_ready, "away", EngineStats(num_running=self.num_running))
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
         """Ignore the watcher, since this backend never changes."""
 
     is_full = False
