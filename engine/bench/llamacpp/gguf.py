@@ -11,7 +11,7 @@ FORMATS = ("Q4_1", "Q8_0")
 
 def gguf_file(blocks: str, folder: Path) -> Path:
     """Return the demo model with matrices of these blocks, made in the folder unless it is the demo's own file."""
-    source = demo_file()
+    source = demo_file(folder)
     if blocks == "Q4_1":
         return source
     made = folder / f"demo.{blocks}.gguf"
