@@ -13,7 +13,7 @@ import pytest
 from gateway.agent.agent import LEAVE_S
 from gateway.agent.steps import STOP_S
 from gateway.settings import settings_table
-from tests.documents import REPOSITORY
+from tests.documents import PRESENT, REPOSITORY, blocks
 
 UNITS = REPOSITORY / "deploy/systemd"
 MOST_EXPOSED = {
@@ -62,6 +62,13 @@ def test_a_unit_sets_variables_that_there_are_and_reads_secrets_from_files(name:
     assert {value for each, value in variables(name).items() if each.endswith("_FILE")} == {
         f"%d/{credential}" for credential in credentials
     }
+
+
+@pytest.mark.parametrize("name", [name for name in PRESENT if name.startswith("deploy/")])
+def test_a_file_of_variables_has_comments_on_lines_of_their_own(name: str) -> None:
+    """systemd takes a comment behind a value for a part of the value."""
+    lines = [line for text in blocks(name, "sh") for line in text.splitlines()]
+    assert [line for line in lines if re.match(r"(LORIKEET_|DATABASE_)\w+=\S+\s+#", line)] == []
 
 
 @pytest.mark.parametrize("name", MOST_EXPOSED)
