@@ -8,7 +8,6 @@ user. Only the data folder gets wider modes: the user may add files there, and c
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from gateway.agent import lease
 from gateway.settings import Settings
 from gateway.support import host
-from gateway.support.accounts import Account, system_account
+from gateway.support.accounts import Account, give_below, system_account
 from gateway.support.model_folders import prepared_folder
 
 ACCOUNT_NAME = "lorikeet-server"
@@ -131,11 +130,7 @@ def _folders(settings: Settings) -> list[Path]:
 
 def _give(folder: Path, account: Account) -> None:
     _give_one(folder.name, account, folder.parent)
-    for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-        for name in (*folders, *files):
-            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if found.st_uid == 0 and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
-                os.chown(name, account.uid, account.gid, dir_fd=descriptor, follow_symlinks=False)
+    give_below(folder, account.uid, account.gid)
 
 
 def _give_one(name: str, account: Account, folder: Path) -> None:

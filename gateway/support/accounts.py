@@ -13,6 +13,7 @@ import grp
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -93,6 +94,28 @@ def _add_user(useradd: str, name: str) -> None:
             subprocess.run([useradd, "--system", "--user-group", *shell, name], check=False, capture_output=True)
     finally:
         os.close(etc)
+
+
+def give_to_owner(folder: Path) -> None:
+    """Give root's files below a folder to the folder's owner, if this process is root and the owner is another user.
+
+    Such is the folder of a unit of systemd, whose user could not read what a command of root's puts there.
+    """
+    found = folder.stat()
+    if os.geteuid() == 0 and found.st_uid != 0:
+        give_below(folder.resolve(), found.st_uid, found.st_gid)
+
+
+def give_below(folder: Path, uid: int, gid: int) -> None:
+    """Make a user the owner of root's files and folders below a folder.
+
+    Walks by descriptors and follows no link: processes of that user may be running.
+    """
+    for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        for name in (*folders, *files):
+            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if found.st_uid == 0 and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
+                os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
 
 
 def step_down(account: Account) -> None:

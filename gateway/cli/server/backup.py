@@ -97,6 +97,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.postgres.archive import is_archive
     from gateway.postgres.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
+    from gateway.support.accounts import give_to_owner
 
     settings = load_settings(environ)
     if is_archive(arguments.folder):
@@ -120,6 +121,9 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         finally:
             if postgres is not None:
                 postgres.stop()
+            for place in (settings.data_dir, settings.engine.adapter_store, settings.file_store):
+                if "://" not in str(place) and Path(place).is_dir():
+                    give_to_owner(Path(place))
     return print_result(arguments, _shown(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -19,6 +20,7 @@ from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.restore import restore_marker
 from gateway.backup.take import Installation, take_backup
+from gateway.cli import main
 from gateway.db.migrate import migrate
 from gateway.db.organization.keys import find_usable_key
 from gateway.db.pool import Database
@@ -266,3 +268,17 @@ async def test_an_embedded_database_is_restored_into_a_new_data_folder(
     environ = {"LORIKEET_DATA_DIR": str(open_folder / "new house")}
     taken: dict[str, Any] = json.loads(await lorikeet(environ, "restore", str(backup), "--json"))
     assert taken["contents"]["num_ledger_rows"] >= 322
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root restores into the folder of another user")
+def test_what_root_restores_belongs_to_the_folders_owner(backup: Path, elsewhere: dict[str, str]) -> None:
+    """A gateway that runs as another user, as the units of systemd do, could not open root's journals and adapters."""
+    owner, data_dir = 60_123, Path(elsewhere["LORIKEET_DATA_DIR"])
+    data_dir.mkdir(mode=0o700)
+    os.chown(data_dir, owner, owner)
+    link = data_dir.with_name("link")  # as systemd makes one to a folder of its own
+    link.symlink_to(data_dir)
+    assert main(["restore", str(backup)], elsewhere | {"LORIKEET_DATA_DIR": str(link)}) == 0
+    found = {path.relative_to(data_dir): path.stat().st_uid for path in data_dir.rglob("*")}
+    assert {Path("adapters"), Path("journal/0/000000000001.journal"), Path("operator.key")} <= set(found)
+    assert {path for path, uid in found.items() if uid != owner} == set()
