@@ -117,7 +117,11 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
     out = out.absolute()
     out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (out.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another process that prepares a model in {out.parent}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         _remove_interrupted(out.parent)
         if _read_note(out) == note:
             return out
