@@ -73,7 +73,10 @@ class _Pausing(msgspec.Struct):
         return not all(chunk.sequence.is_alive for chunk in self.plan.chunks)
 
     def go_on(self, pause: Pause | None, seconds: float) -> bool:
-        """Compute a part as `PausableStep.go_on` does, and count its time."""
+        """Compute a part as `PausableStep.go_on` does, and count its time.
+
+        pause: asks for the pause; None: nothing asks for one. seconds: the seconds after which the part ends anyway.
+        """
         start_s = time.perf_counter()
         is_done = self.step.go_on(pause, seconds)
         self.seconds += time.perf_counter() - start_s

@@ -16,7 +16,7 @@ from engine.bench import fairness, slots
 from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.throughput import Load, compare
-from engine.bench.yardstick import Yardstick
+from engine.bench.yardstick import TransformersProcess
 from engine.config import EngineConfig
 
 
@@ -39,7 +39,7 @@ class Options(msgspec.Struct, frozen=True):
     ] = 4
 
 
-def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None = None) -> Iterator[Row]:
+def measure(config: EngineConfig, options: Options, yardstick: TransformersProcess | None = None) -> Iterator[Row]:
     """Yield the rows of the overview. yardstick: as for `compare`."""
     for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat, yardstick=yardstick):
         yield {

@@ -20,7 +20,7 @@ from engine.bench.measures import milliseconds, tokens_per_s_of_batch
 from engine.bench.options import option_help
 from engine.bench.report import Row
 from engine.bench.workload import Popularity, Workload
-from engine.bench.yardstick import Yardstick
+from engine.bench.yardstick import TransformersProcess
 from engine.config import EngineConfig, load_model_config
 
 
@@ -59,7 +59,7 @@ class Load(msgspec.Struct, frozen=True):
         return self.streams, self.shared_prefix + self.prompt_tokens, self.new_tokens
 
 
-def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None = None) -> Iterator[Row]:
+def measure(config: EngineConfig, options: Options, yardstick: TransformersProcess | None = None) -> Iterator[Row]:
     """Yield a row for each number of streams and of adapters. yardstick: as for `compare`."""
     loads = [
         Load(
@@ -78,7 +78,7 @@ def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None 
 
 
 def compare(
-    config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int, yardstick: Yardstick | None = None
+    config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int, yardstick: TransformersProcess | None = None
 ) -> Iterator[tuple[Load, Row]]:
     """Yield every load beside the yardstick, on one engine in which all adapters are resident.
 
@@ -104,7 +104,7 @@ def compare(
         return run_closed(engine, [Source(iter(requests), load.streams)])
 
     with ExitStack() as stack:
-        beside = yardstick or stack.enter_context(Yardstick(config))
+        beside = yardstick or stack.enter_context(TransformersProcess(config))
         engine = stack.enter_context(BenchEngine(config, preload=digests))
         for _, group in itertools.groupby(loads, key=lambda load: load.yardstick):
             alike = list(group)

@@ -16,7 +16,7 @@ from engine.config import EngineConfig
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 
 
-class Yardstick:
+class TransformersProcess:
     """transformers in a process of its own, used as a context. Greedy, in the engine's dtype, with as many threads."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -24,7 +24,7 @@ class Yardstick:
         self._connection, remote = context.Pipe()
         self._process = context.Process(target=_serve, args=(config, remote), daemon=True)
 
-    def __enter__(self) -> Yardstick:
+    def __enter__(self) -> TransformersProcess:
         self._process.start()
         return self
 

@@ -261,6 +261,8 @@ def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFie
     """Fill rows and chunks of `kernels.gpu.work_list`, by its definition.
 
     adapter_slots [N], NO_SLOT where there is none.
+
+    block_m: the most rows of a chunk.
     """
     keys = np.where(adapter_slots < 0, num_slots, adapter_slots)
     counts = np.bincount(keys, minlength=num_slots + 1)

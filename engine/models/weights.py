@@ -211,7 +211,8 @@ def parts_of_expert(matrices: StackedMatrices, number: int) -> list[range]:
 class GroupedInTurn:
     """Products with the matrices of experts that are made anew whenever a row asks for them, and not kept.
 
-    linear: makes the product with an expert's matrices.
+    linear: makes the product with an expert's matrices. bias: one for each expert; None without. number: the number of
+    experts.
     """
 
     def __init__(self, linear: MakeLinear, matrices: StackedMatrices, bias: Tensor | None, number: int) -> None:

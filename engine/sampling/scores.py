@@ -19,7 +19,10 @@ class Score(Protocol):
 
 
 class TokenScore:
-    """The logit of a token that means relevant, less that of one that means the opposite, where there is one."""
+    """The logit of a token that means relevant, less that of one that means the opposite, where there is one.
+
+    yes, no: token ids; no: None: there is no opposite token.
+    """
 
     def __init__(self, yes: int, no: int | None) -> None:
         self._yes, self._no = yes, no

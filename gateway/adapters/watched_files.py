@@ -29,7 +29,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True):
+class FileStamp(msgspec.Struct, frozen=True, array_like=True):
     """The facts by which a change of a file is noticed, as stat(2) has them; times in ns."""
 
     device: int
@@ -46,7 +46,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
 
     tenant: str
     name: str
-    stamps: tuple[Stamp, ...]
+    stamps: tuple[FileStamp, ...]
     problem: str | None
     """The reason why the files' bytes will not be read; None: they will be."""
 
@@ -110,7 +110,7 @@ def _pass_on(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
     return digest.digest()
 
 
-def _problem(stamps: tuple[Stamp, ...], max_bytes: int) -> str | None:
+def _problem(stamps: tuple[FileStamp, ...], max_bytes: int) -> str | None:
     for name, stamp in zip(FILE_NAMES, stamps, strict=True):
         if not stat.S_ISREG(stamp.mode):
             kind = "a symbolic link" if stat.S_ISLNK(stamp.mode) else "not a regular file"
@@ -122,7 +122,7 @@ def _problem(stamps: tuple[Stamp, ...], max_bytes: int) -> str | None:
     return None
 
 
-def _stamps(folder_fd: int | None) -> tuple[Stamp, ...] | None:
+def _stamps(folder_fd: int | None) -> tuple[FileStamp, ...] | None:
     """Return the stamps of both files, without following a link; None where one is missing.
 
     folder_fd: the descriptor of the folder; None: there is no folder, and so no file.
@@ -135,8 +135,8 @@ def _stamps(folder_fd: int | None) -> tuple[Stamp, ...] | None:
         return None
 
 
-def _stamp(found: os.stat_result) -> Stamp:
-    return Stamp(
+def _stamp(found: os.stat_result) -> FileStamp:
+    return FileStamp(
         found.st_dev,
         found.st_ino,
         found.st_mode,

@@ -5,7 +5,7 @@
     steps        what is done then; commands: how an engine's process is started
     follower     the connection to one engine: is it there, does it answer well, what does it run
     launcher     what runs engines (`Launcher`); local: as processes of this host; ray: on the nodes of a Ray cluster
-    doors        where an engine of this machine listens, and whom it lets in
+    listeners    where an engine of this machine listens, and whom it lets in
     models       which models are prepared; preparation: fetched, checked, measured; model: the program that does it
     servers      servers of other makers, which it starts as well
     hardware     what this host is and has

@@ -14,13 +14,13 @@ import msgspec
 import structlog
 
 from gateway.agent.commands import Command
+from gateway.agent.draining import come_back, leave_host
 from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import Launcher
 from gateway.agent.lease import Lease
-from gateway.agent.leaving import come_back, leave_host
-from gateway.agent.marks import Marks
 from gateway.agent.models import Models
 from gateway.agent.servers.programs import Programs
+from gateway.agent.state_files import StateFiles
 from gateway.agent.steps import Site, in_words
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
@@ -93,7 +93,7 @@ class Agent:
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
         self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
         self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
-        self._marks = Marks(settings.data_dir)
+        self._marks = StateFiles(settings.data_dir)
         self._told_nodes: list[Node] | None = None
         self._forget_at_s = 0.0
         self._leaves_by_s = math.inf

@@ -34,7 +34,7 @@ class NotYet(Exception):
         """True if there are machines that would do, and have no room now."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class LaunchRequest(msgspec.Struct, frozen=True):
     """The needs of one start of a replica's engine: its model, device, memory and labels."""
 
     replica_id: str
@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Values that labels of the machine must not have, by the labels' names."""
 
 
-class Spot(msgspec.Struct, frozen=True):
+class LaunchPlace(msgspec.Struct, frozen=True):
     """The place where an engine is about to start.
 
     The launcher has chosen the place, and keeps it free until the start.
@@ -115,7 +115,7 @@ class Ended(msgspec.Struct, frozen=True):
     """The last lines of the engine's output."""
 
 
-Begin = Callable[[Spot], Awaitable[Spec | None]]
+Begin = Callable[[LaunchPlace], Awaitable[Spec | None]]
 """A function that decides whether and how an engine starts at a spot.
 
 It is called once no other engine of the replica can be started.
@@ -135,7 +135,7 @@ class Launcher(Protocol):
     async def admit(self, public_keys: Sequence[str]) -> None:
         """Allow the holders of these keys, and nobody else, to connect to engines on TCP."""
 
-    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
+    async def start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         """Start an engine of a replica and return it; None if one of the replica lives already, or `begin` gives none.
 
         Raises CannotStart: when the engine cannot start on this host.

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.agent.doors import Door
-from gateway.agent.launcher import Ask, Begin, CannotStart, Ended, Engine, Spec
+from gateway.agent.launcher import Begin, CannotStart, Ended, Engine, LaunchRequest, Spec
+from gateway.agent.listeners import Listener
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.capacity import Node
 from gateway.support.host import port_of
@@ -74,14 +74,16 @@ class LocalLauncher:
 
     folder: the folder of the lock files.
     log_dir: the folder in which each replica writes `engine-<id>.log`.
+    apart: True: engines are started below a shell, so that their end does not depend on a signal to this process's
+    children.
     """
 
     unseen_s = 0.0
 
-    def __init__(self, folder: Path, log_dir: Path, door: Door, *, apart: bool = False) -> None:
+    def __init__(self, folder: Path, log_dir: Path, listener: Listener, *, apart: bool = False) -> None:
         self._folder = folder
         self._log_dir = log_dir
-        self._door = door
+        self._listener = listener
         self._apart = apart
         self._processes: dict[tuple[str, int], _Process] = {}
         self._ended: Callable[[Ended], None] = lambda ended: None
@@ -89,9 +91,9 @@ class LocalLauncher:
 
     async def admit(self, public_keys: Sequence[str]) -> None:
         """Write the list of keys whose holders engines on TCP allow to connect, as `Launcher.admit`."""
-        await asyncio.to_thread(self._door.admit, public_keys)
+        await asyncio.to_thread(self._listener.admit, public_keys)
 
-    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
+    async def start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         """Start an engine under the replica's lock, as `Launcher.start`."""
         descriptor = os.open(self._path(ask.replica_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -100,7 +102,7 @@ class LocalLauncher:
             os.ftruncate(descriptor, 0)
             async with self._only_one_chooses():
                 with _as_refusal():
-                    spot = self._door.spot(ask, self._ports())
+                    spot = self._listener.spot(ask, self._ports())
                 spec = await begin(spot)
                 with _as_refusal():
                     return None if spec is None else await self._spawn(ask.replica_id, spec, descriptor)
@@ -222,7 +224,10 @@ class LocalLauncher:
         """Do nothing: ports and memory of an engine of this host are free once it has ended."""
 
     async def close(self, *, is_superseded: bool = False) -> None:
-        """Stop watching processes; engines live on."""
+        """Stop watching processes; engines live on.
+
+        is_superseded: no difference for this launcher.
+        """
         for process in self._processes.values():
             self._unwatch(process)
         self._processes.clear()
@@ -335,7 +340,10 @@ def _pid_in(text: bytes) -> int | None:
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:
-    """Take a lock on an open file; return False if another process has it. The lock ends with the descriptor."""
+    """Take a lock on an open file; return False if another process has it. The lock ends with the descriptor.
+
+    kind: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -29,10 +29,10 @@ from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import host_of, needs_of
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
-from gateway.domain.pools.capacity import Estimate, Room
+from gateway.domain.pools.capacity import Estimate, FreeMemory
 from gateway.domain.pools.drivers import PRELOADED
 from gateway.domain.pools.unfit import unfit_refusal
-from gateway.routing.adapter_fits import Fits
+from gateway.routing.adapter_fits import FitCache
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Models:
         self._changed = changed
         self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._not_before_s: dict[tuple[str, int], float] = {}
-        self._fits = Fits(store_of(settings), settings.engine.max_adapter_rank)
+        self._fits = FitCache(store_of(settings), settings.engine.max_adapter_rank)
         self._measured: set[tuple[str, int]] = set()
         self._failures = dict[tuple[str, int], str]()
         self._num_failures = dict[tuple[str, int], int]()
@@ -252,7 +252,7 @@ def retry_pause_s(num_failures: int) -> float:
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:
     """Return why no host could hold a replica even if nothing else ran there; None if one could."""
-    room = Room([msgspec.structs.replace(host_of(row), is_drained=False) for row in await list_hosts(conn)])
+    room = FreeMemory([msgspec.structs.replace(host_of(row), is_drained=False) for row in await list_hosts(conn)])
     needs = msgspec.structs.replace(needs_of(revision), num_bytes=found.num_bytes)
     return room.refusal(needs, str(found)) if room.find(needs) is None else None
 

@@ -9,10 +9,10 @@ import sys
 
 from gateway.agent.agent import Agent, CannotRun
 from gateway.agent.commands import Command, engine_command
-from gateway.agent.doors import LinkDoor, SocketDoor
 from gateway.agent.hardware import Hardware, this_host
 from gateway.agent.launcher import Launcher
 from gateway.agent.lease import OtherPlacement, Removed, Superseded
+from gateway.agent.listeners import LinkListener, SocketListener
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.launcher import RayLauncher
 from gateway.agent.servers.programs import find_programs
@@ -96,5 +96,7 @@ def _launcher(settings: Settings) -> Launcher:
     """
     if settings.placement == "ray":
         return RayLauncher(settings)
-    link = LinkDoor(settings.link_address, settings.engine_ports, settings.data_dir) if settings.link_address else None
-    return LocalLauncher(settings.data_dir / "replicas", settings.log_dir, link or SocketDoor(settings.run_dir))
+    link = (
+        LinkListener(settings.link_address, settings.engine_ports, settings.data_dir) if settings.link_address else None
+    )
+    return LocalLauncher(settings.data_dir / "replicas", settings.log_dir, link or SocketListener(settings.run_dir))

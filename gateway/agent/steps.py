@@ -22,7 +22,17 @@ from engine.curve import KeyPair, Peer
 from gateway.agent.commands import Command, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
-from gateway.agent.launcher import Ask, CannotReach, CannotStart, Ended, Engine, Launcher, NotYet, Spec, Spot
+from gateway.agent.launcher import (
+    CannotReach,
+    CannotStart,
+    Ended,
+    Engine,
+    Launcher,
+    LaunchPlace,
+    LaunchRequest,
+    NotYet,
+    Spec,
+)
 from gateway.agent.servers.commands import server_command, server_environ, socket_path, write_key
 from gateway.agent.servers.follower import ServerFollower
 from gateway.agent.servers.plan import plan_of_server
@@ -152,7 +162,7 @@ class Steps:
 
         asked, public_key = self._ask(served), None
 
-        async def begin(spot: Spot) -> Spec | None:
+        async def begin(spot: LaunchPlace) -> Spec | None:
             nonlocal public_key
             try:
                 spec = spec_of(spot)
@@ -182,11 +192,11 @@ class Steps:
                 self._follow_engine(engine, revision, public_key)
                 log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
-    def _ask(self, served: Served) -> Ask:
+    def _ask(self, served: Served) -> LaunchRequest:
         """Return the needs of a replica's engine: model, device, memory and labels."""
         row, revision = served.row, served.revision
         config = engine_config(self._site.settings.engine, revision.engine_settings)
-        return Ask(
+        return LaunchRequest(
             row.id,
             row.generation + 1,
             str(revision.folder),
@@ -208,7 +218,7 @@ class Steps:
             await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
         asyncio.get_running_loop().call_later(NOT_YET_RETRY_S, self._changed)
 
-    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
+    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[LaunchPlace], Spec]:
         """Return how an engine of our own is started at a spot.
 
         Raises as `_place`.
@@ -221,7 +231,7 @@ class Steps:
             config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
         )
 
-        def spec(spot: Spot) -> Spec:
+        def spec(spot: LaunchPlace) -> Spec:
             placed = msgspec.structs.replace(
                 config,
                 endpoint=spot.endpoint,
@@ -235,7 +245,7 @@ class Steps:
 
         return spec
 
-    def _server_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
+    def _server_plan(self, served: Served, num_engines: int) -> Callable[[LaunchPlace], Spec]:
         """Return how a server of another maker is started, on a socket of this machine.
 
         num_engines: the number of engines that share the host's processors.
@@ -252,7 +262,7 @@ class Steps:
         folder, num_threads, gpu = self._place(served, settings.num_threads, num_engines)
         server = plan_of_server(site.settings, site.programs, served.pool.row.name, revision, folder, num_threads, gpu)
 
-        def spec(spot: Spot) -> Spec:
+        def spec(spot: LaunchPlace) -> Spec:
             generation = row.generation + 1
             socket = socket_path(site.settings.run_dir, row.id, generation)
             environ = server_environ(server, write_key(socket), os.environ)

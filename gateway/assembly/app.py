@@ -54,7 +54,7 @@ from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.compact import compact
 from gateway.openai.responses.handler import responses
 from gateway.openai.responses.input_tokens import input_tokens
-from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.state import EarlierItems
 from gateway.openai.responses.stored import stored_responses
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
@@ -92,7 +92,7 @@ def build_app(services: Services) -> Application:
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
-    earlier = Earlier(services.responses, services.conversations, bodies, services.sealed_items)
+    earlier = EarlierItems(services.responses, services.conversations, bodies, services.sealed_items)
     followers = Followers(services.background)
     openai = OwnRouter(
         "/v1",

@@ -34,12 +34,13 @@ from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
 from gateway.batches.dispatcher import Dispatcher
 from gateway.batches.feed import Feed
-from gateway.batches.parts import Tools
 from gateway.batches.service import Batches
+from gateway.batches.services import BatchServices
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.backend_keys import BackendKeys
 from gateway.content.background_responses import BackgroundResponses
+from gateway.content.content_quota import ContentQuota
 from gateway.content.conversations import Conversations
 from gateway.content.idempotency import Idempotency
 from gateway.content.keeper import Keeper
@@ -47,7 +48,6 @@ from gateway.content.keys import content_keys
 from gateway.content.provider_keys import ProviderKeys
 from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
-from gateway.content.room import ContentRoom
 from gateway.content.stored_chats import StoredChats
 from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
@@ -91,7 +91,7 @@ from gateway.openai.batches.lines import Lines
 from gateway.openai.responses.background.runner import BackgroundRunner
 from gateway.openai.responses.background.running import RunTools
 from gateway.openai.responses.sealed_items import SealedItems
-from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.state import EarlierItems
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pools.first_pool import ensure_first_pool
 from gateway.pools.foreign import ForeignServers
@@ -268,7 +268,7 @@ async def running_services(
         lifecycle = _lifecycle(settings, database, bases, pools, due)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         disk = DiskReserve(settings.data_dir, settings.disk_reserve_bytes)
-        room = ContentRoom(database, settings.max_content_bytes, disk)
+        room = ContentQuota(database, settings.max_content_bytes, disk)
         contents = RequestContents(database, cipher, content_writes, room)
         writes = Writes(metrics.content_lost)
         responses = StoredResponses(database, cipher, writes, room)
@@ -347,7 +347,7 @@ async def running_services(
         )
         background = BackgroundResponses(database, cipher, responses, room)
         sealed_items = SealedItems(cipher)
-        earlier = Earlier(responses, conversations, Bodies(), sealed_items)
+        earlier = EarlierItems(responses, conversations, Bodies(), sealed_items)
         runner = BackgroundRunner(
             RunTools(pipeline, background, earlier, authenticator.principal, begin_trace),
             metrics.background_responses,
@@ -356,7 +356,7 @@ async def running_services(
         )
         authenticator.changes.subscribe(runner.changed)
         chats = StoredChats(database, cipher, writes, room)
-        tools = Tools(
+        tools = BatchServices(
             database=database.bounded(BATCH_CONNECTIONS),
             files=files,
             output=FileContent(database, pieces, cipher),

@@ -218,6 +218,9 @@ class Model(Protocol):
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary.
 
+        add_special_tokens: False: the tokenizer adds no tokens of its own, such as one for the beginning of a text.
+        field: the name of the request's field that holds the prompt.
+
         Raises InvalidRequest: when an id is not in the vocabulary; the error names `field`.
         """
 

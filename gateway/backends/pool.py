@@ -17,7 +17,7 @@ import msgspec
 from engine.protocol import GenerateRequest, Service
 from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, Model, PreparedPrompt, unchanged
 from gateway.backends.snapshot import EngineSnapshot
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 from gateway.backends.waiting_room import WaitingRoom
 from gateway.domain.balancing.answer_times import capacity_factors
 from gateway.domain.balancing.balancer import Balancer
@@ -69,7 +69,7 @@ class ManagedBackend(Backend, Protocol):
     def usual_ms(self) -> float | None:
         """Return the usual milliseconds of its recent answers; None without any, or if heartbeats tell its load."""
 
-    def take_used(self) -> list[Used]:
+    def take_used(self) -> list[UsedAmounts]:
         """Return the amounts that this gateway's requests used on the backend since the last call."""
 
     def report_used(self, elsewhere: dict[str, Service]) -> None:

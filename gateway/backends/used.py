@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Used(msgspec.Struct, frozen=True):
+class UsedAmounts(msgspec.Struct, frozen=True):
     """The amounts that one request used on a backend."""
 
     tenant: str

@@ -34,7 +34,7 @@ RECHECK_S = 0.5
 """Seconds after which a waiting request looks for a replica again without a notice."""
 
 
-class Terms(msgspec.Struct, frozen=True):
+class WaitTerms(msgspec.Struct, frozen=True):
     """The terms on which requests wait for a pool whose replicas start by themselves."""
 
     max_wait_s: float
@@ -57,7 +57,7 @@ class WaitingRoom:
         """When a request came last, on the monotonic clock, whether or not it had to wait."""
         self._name = name
         self._wanted = wanted
-        self._terms: Terms | None = None
+        self._terms: WaitTerms | None = None
         self._line_s = self._wanted_s = float("-inf")
         self._of_tenant: Counter[str] = Counter()
         self._turn = asyncio.Lock()
@@ -68,7 +68,7 @@ class WaitingRoom:
         """True if a request may wait, since a replica of the pool starts by itself."""
         return self._terms is not None
 
-    def open(self, terms: Terms | None) -> None:
+    def open(self, terms: WaitTerms | None) -> None:
         """Let requests wait on these terms from now on; None: let none wait, and refuse those that do."""
         if terms != self._terms:
             self._terms = terms

@@ -28,7 +28,7 @@ from gateway.db.schema_files import schema_names
 from gateway.domain.content.keys import BadContentKey, parse_keys
 from gateway.domain.errors import ContentUnreadable
 from gateway.files.content import PIECE_BYTES
-from gateway.metering.again import HeldUsage, bill_again, difference_tokens, held_usage
+from gateway.metering.rebilling import JournalUsage, bill_again, difference_tokens, held_usage
 from gateway.postgres.dump import content_digests, last_change, read_contents
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.postgres.point_in_time import RecoveredPostgres, as_of, remove_database
@@ -211,7 +211,7 @@ class Drill:
             findings=findings,
         )
 
-    async def _bill(self, database: Database, held: HeldUsage) -> tuple[int, int, list[Finding]]:
+    async def _bill(self, database: Database, held: JournalUsage) -> tuple[int, int, list[Finding]]:
         billed = await bill_again(database, held.ended)
         difference = await difference_tokens(database, held.ended)
         since = (

@@ -19,7 +19,7 @@ from gateway.backup.restore import RestoreMark, bring_up_to_date
 from gateway.backup.take import Installation
 from gateway.db.pool import Database
 from gateway.db.roles import Dsns
-from gateway.metering.again import BilledAgain, bill_again, difference_tokens, held_usage
+from gateway.metering.rebilling import RebilledUsage, bill_again, difference_tokens, held_usage
 from gateway.postgres.archive import ArchiveError
 from gateway.postgres.dump import forget_what_ran, last_change
 from gateway.postgres.embedded import EmbeddedPostgresError
@@ -116,7 +116,7 @@ async def rewind(
     )
 
 
-async def replay_journals(dsn: str, journals: Path) -> tuple[BilledAgain, int]:
+async def replay_journals(dsn: str, journals: Path) -> tuple[RebilledUsage, int]:
     """Bill all that journals hold and the ledger lacks.
 
     Return what was billed, and the number of tokens by which ledger and journals differ afterwards.

@@ -13,13 +13,13 @@ import structlog
 from gateway.batches.ending import end_batch
 from gateway.batches.feed import Queued
 from gateway.batches.lines import LineReader
-from gateway.batches.parts import Tools
-from gateway.batches.running import Lost, Rest, RunningLines
+from gateway.batches.running import BatchLost, Pause, RunningLines
 from gateway.batches.service import BatchError, place_of
+from gateway.batches.services import BatchServices
 from gateway.batches.validation import Verdict, check_file
 from gateway.db.batches import work as db
 from gateway.db.batches.turns import share_turns
-from gateway.db.batches.work import LeasedBatch, Standing
+from gateway.db.batches.work import LeasedBatch, ProjectBatches
 from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
@@ -33,7 +33,7 @@ from gateway.tenancy.authenticate import principal_of
 
 log = structlog.get_logger(__name__)
 
-NONE = Standing(0, 0)
+NONE = ProjectBatches(0, 0)
 
 POLL_S = 1.0
 RENEW_S = 0.8
@@ -84,7 +84,7 @@ class _Work(msgspec.Struct, eq=False):
 class Dispatcher:
     """Takes batches and works on them between `start` and `stop`."""
 
-    def __init__(self, tools: Tools, gateway_id: str, wake: asyncio.Event | None = None) -> None:
+    def __init__(self, tools: BatchServices, gateway_id: str, wake: asyncio.Event | None = None) -> None:
         """Keep the tools of the work. gateway_id: names this gateway in the rows of its batches.
 
         wake: set when a batch may wait; None: the dispatcher polls every POLL_S, as it does while it works on batches.
@@ -178,7 +178,7 @@ class Dispatcher:
         again_s: float | None = AGAIN_S
         try:
             again_s = await self._advance(mine)
-        except Lost:
+        except BatchLost:
             again_s = None
         except asyncio.CancelledError:
             again_s = 0.0
@@ -222,14 +222,14 @@ class Dispatcher:
             principal = await self._principal(batch)
             if principal is None and batch.left_seconds > 0:
                 return min(AGAIN_S, batch.left_seconds)
-            came: str | Rest = "expired"
+            came: str | Pause = "expired"
             if principal is not None:
                 async with tools.database.transaction() as conn:
                     if await db.lock_batch(conn, batch) != "in_progress":
                         return None
                     batch = await db.begin_anew(conn, batch)
                 came = await RunningLines(tools, batch, principal, reader, work.must_rest).run()
-            if isinstance(came, Rest):
+            if isinstance(came, Pause):
                 return came.seconds
             ending = came
             async with tools.database.transaction() as conn:
@@ -284,7 +284,7 @@ class Dispatcher:
 
 def gives_place(
     working: Sequence[_Work],
-    standings: Mapping[str, Standing],
+    standings: Mapping[str, ProjectBatches],
     now_s: float,
     *,
     is_urgent: bool = False,

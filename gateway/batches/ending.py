@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from gateway.batches.lines import LineReader
 from gateway.batches.output import CANCELLED, EXPIRED, line_id, not_run, read_line
-from gateway.batches.parts import Tools
 from gateway.batches.service import result_place
+from gateway.batches.services import BatchServices
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, StoredResult
 from gateway.domain.batches.line import request_id_of
@@ -22,7 +22,7 @@ AT_ONCE = 200
 DISOWNED_AT_ONCE = 500
 
 
-async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
+async def end_batch(tools: BatchServices, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
     """Write the files of a batch and end it. Return False if another gateway has the batch by then.
 
     Raises one of `gateway.db.pool.FAILURES`: when the database fails.
@@ -58,7 +58,7 @@ async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending
             await part.give_up()  # does nothing to a part that a file has
 
 
-async def _disown(tools: Tools, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
+async def _disown(tools: BatchServices, batch: LeasedBatch, begun: Sequence[tuple[str, datetime.datetime]]) -> bool:
     """Ensure that nobody is billed for lines that were begun and have no result. Return False if the batch is lost.
 
     The gateway that ran those lines may have died with their results, or be too slow to store them. While such a
@@ -77,7 +77,7 @@ async def _never_ran(batch: LeasedBatch, reader: LineReader, result: StoredResul
     return not_run(line_id(batch.id, result.number), custom_id, EXPIRED if ending == "expired" else CANCELLED)
 
 
-async def _end(tools: Tools, batch: LeasedBatch, ending: str, output: PartWriter, errors: PartWriter) -> bool:
+async def _end(tools: BatchServices, batch: LeasedBatch, ending: str, output: PartWriter, errors: PartWriter) -> bool:
     async with tools.database.transaction() as conn:
         if await db.lock_batch(conn, batch) is None:
             return False

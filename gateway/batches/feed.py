@@ -50,7 +50,7 @@ def work_of(input_tokens: int, output_tokens: int) -> float:
     return input_tokens + 2.0 * output_tokens
 
 
-class Credited(Protocol):
+class CreditedPool(Protocol):
     """The pool's part that the feed uses: the credit for lines of batches."""
 
     def take_batch_credit(self) -> bool | None:
@@ -180,7 +180,7 @@ class _Pool:
 class Feed:
     """The credit of all pools. A gateway process has one."""
 
-    def __init__(self, pools: Mapping[str, Credited], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pools: Mapping[str, CreditedPool], clock: Callable[[], float] = time.monotonic) -> None:
         self._credited = pools
         self._clock = clock
         self._pools: dict[str, _Pool] = {}

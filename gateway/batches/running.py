@@ -15,9 +15,9 @@ import structlog
 from gateway.batches.feed import Asker, Place, base_of, work_of
 from gateway.batches.lines import LineReader
 from gateway.batches.output import line_id, read_line, reason_of, reply_line
-from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
+from gateway.batches.services import BatchServices
 from gateway.db.batches import work as db
 from gateway.db.batches.work import GivenBack, LeasedBatch, LineResult, LineRow
 from gateway.db.pool import FAILURES
@@ -52,13 +52,13 @@ AWAY_S = 0.5
 """Seconds between two tries while the database is away."""
 
 
-class Rest(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True):
     """The result that no line of the batch can run for some seconds."""
 
     seconds: float
 
 
-class Lost(Exception):
+class BatchLost(Exception):
     """The error when another gateway works on the batch by now, or it was cancelled."""
 
 
@@ -66,7 +66,12 @@ class RunningLines:
     """The lines of one batch that run in this gateway."""
 
     def __init__(
-        self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader, must_rest: asyncio.Event
+        self,
+        tools: BatchServices,
+        batch: LeasedBatch,
+        principal: Principal,
+        reader: LineReader,
+        must_rest: asyncio.Event,
     ) -> None:
         """Prepare to run a batch's lines. must_rest: once it is set, no more lines begin and the batch rests."""
         self._tools = tools
@@ -79,13 +84,13 @@ class RunningLines:
         self._running: dict[asyncio.Task[float | None], tuple[str, BatchLine]] = {}
         self._results: list[LineResult] = []
         self._given_back: list[GivenBack] = []
-        self._rest: Rest | None = None
+        self._rest: Pause | None = None
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
         self._stored_at_s = time.monotonic()
         self._asker = Asker(batch.project_id, self._ends_at_s, dict(batch.open_lines), batch.id)
 
-    async def run(self) -> str | Rest:
+    async def run(self) -> str | Pause:
         """Run the lines of a batch until all have results, and return "completed".
 
         Return "expired" once the batch's time is over, and a `Rest` once the batch has to wait for something else.
@@ -115,13 +120,13 @@ class RunningLines:
                     if not (num_open := await self._num_open()):
                         return "completed"
                     log.warning("batch_lines_left", batch=self._batch.id, number=num_open)
-                    return Rest(REST_S)  # nobody runs them: all begin anew with the next lease
+                    return Pause(REST_S)  # nobody runs them: all begin anew with the next lease
         finally:
             await self._end()
 
     async def _begin(self) -> None:
         if self._must_rest.is_set() and self._rest is None:
-            self._rest = Rest(0.0)
+            self._rest = Pause(0.0)
         if self._rest is not None:
             self._tools.feed.leave(self._asker)
             return
@@ -162,7 +167,7 @@ class RunningLines:
             return
         async with self._tools.database.transaction() as conn:
             if await db.lock_batch(conn, self._batch) != "in_progress":
-                raise Lost
+                raise BatchLost
             found = await db.claim_lines(conn, self._batch, CLAIM_LINES, but_for=waiting)
         self._claimed.extend(found)
         if not found and waiting:
@@ -173,7 +178,7 @@ class RunningLines:
     async def _wait_for_database(self, error: Exception) -> None:
         """Begin no more lines until the database answers; results of running lines are kept until then."""
         log.warning("batch_delayed", batch=self._batch.id, error=repr(error))
-        self._rest = self._rest or Rest(0.0)
+        self._rest = self._rest or Pause(0.0)
         await asyncio.sleep(AWAY_S)
 
     def _ran(self, place: Place, task: asyncio.Task[float | None]) -> None:
@@ -188,11 +193,11 @@ class RunningLines:
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
-            self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
+            self._rest = Pause(min(error.retry_after_s or REST_S, MAX_REST_S))
             self._given_back.append(GivenBack(line.number, line.attempt))
             return None
         except (ShuttingDown, FileUnavailable):
-            self._rest = Rest(REST_S)
+            self._rest = Pause(REST_S)
             self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=True))
             return None
         except GatewayError as error:
@@ -200,7 +205,7 @@ class RunningLines:
             is_last = line.num_faults + 1 >= MAX_FAULTS if has_room else line.attempt >= MAX_ATTEMPTS
             if error.status >= 500 and not is_last:
                 if not has_room:
-                    self._rest = Rest(min(error.retry_after_s or 1.0, MAX_REST_S))
+                    self._rest = Pause(min(error.retry_after_s or 1.0, MAX_REST_S))
                 self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=has_room))
                 return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
@@ -239,7 +244,7 @@ class RunningLines:
         try:
             async with self._tools.database.transaction() as conn:
                 if await db.lock_batch(conn, self._batch) is None:
-                    raise Lost
+                    raise BatchLost
                 if results:
                     await db.store_results(conn, self._batch, results)
                     await self._disown_failed(conn, results)
@@ -283,5 +288,5 @@ class RunningLines:
         if self._results or self._given_back or self._claimed:
             try:
                 await self._store(give_back=True)
-            except Lost:
+            except BatchLost:
                 return

@@ -41,7 +41,10 @@ _MODEL = msgspec.json.Decoder(_Model)
 
 
 class BadLine(Exception):
-    """The error for a line that is not a request of this batch."""
+    """The error for a line that is not a request of this batch.
+
+    param: the field at fault; None: the whole line.
+    """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

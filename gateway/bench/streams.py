@@ -76,7 +76,10 @@ class NoBooks:
             telling.add_done_callback(self._telling.discard)
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Do nothing with superseded usage."""
+        """Do nothing with superseded usage.
+
+        engine_id, source: as for `record`.
+        """
 
     def given_up(self, request_ids: Collection[str]) -> None:
         """Do nothing: no record of an engine is waited for."""

@@ -48,7 +48,10 @@ server.serve_forever()
 
 @contextmanager
 def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
-    """Run a collector in a process of its own, and yield its URL."""
+    """Run a collector in a process of its own, and yield its URL.
+
+    answers_after_s: seconds until the collector answers a message.
+    """
     command = [sys.executable, "-c", COLLECTOR, str(answers_after_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

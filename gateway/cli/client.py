@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
-from gateway.cli.parts import checked_path, id_part
+from gateway.cli.path_parts import checked_path, id_part
 from gateway.settings import URL_VARIABLE, Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"

@@ -27,7 +27,8 @@ exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the s
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command; returns its exit code.
 
-    argv: the words of the command line, without the program's name; None: those of this process.
+    argv: the words of the command line, without the program's name; None: those of this process. environ: the
+    environment; None: that of this process.
 
     Raises SystemExit: for `--help` and wrong usage, as argparse does.
     """

@@ -15,7 +15,7 @@ class Progress:
     """A line of progress.
 
     what: the word before the numbers. unit: the word after them; "" for bytes, which are shown in MiB. quiet: nothing
-    is shown. `done` ends the bar's line.
+    is shown. `done` ends the bar's line. stream: None: standard error.
     """
 
     def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None, unit: str = "") -> None:

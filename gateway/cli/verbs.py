@@ -113,7 +113,10 @@ def register(verbs: Verbs, wanted: str | None = None) -> None:
 def add_group(
     verbs: Verbs, name: str, description: str, *, help: str | None = None, epilog: str | None = None
 ) -> Verbs:
-    """Add a command that only has verbs, and return the object to add them to. help: None: as in the table."""
+    """Add a command that only has verbs, and return the object to add them to.
+
+    help: None: as in the table. epilog: the text after the help; None: none.
+    """
     group = _add_parser(verbs, name, help or _BY_NAME[name].help, description, epilog)
     return group.add_subparsers(metavar="ACTION", required=True)
 
@@ -139,7 +142,7 @@ def add_verb(
     """Add a verb and return its parser.
 
     run: gets the arguments that were given, and the fixed ones. has_json: the verb has the flag --json. A description
-    of several lines is shown as it is.
+    of several lines is shown as it is. epilog: the text after the help; None: none.
     """
     parser = _add_parser(actions, name, help, description, epilog)
     parser.set_defaults(run=run, **fixed)

@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from gateway.content.room import ContentRoom
+from gateway.content.content_quota import ContentQuota
 from gateway.content.stored_responses import Response, StoredResponses
 from gateway.db.content import background_responses as db
-from gateway.db.content.background_responses import ClaimedRow, NewBackground, Segment, Status, Turn
+from gateway.db.content.background_responses import ClaimedRow, NewBackground, RunTurn, Segment, Status
 from gateway.db.ledger.usage import BilledTokens, billed_tokens
 from gateway.db.pool import Database
 from gateway.domain.errors import ContentUnreadable
@@ -39,10 +39,10 @@ class Events(msgspec.Struct, frozen=True):
     """The number of tokens up to the last of these events, as the runner counts them."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response that this gateway is to run."""
 
-    turn: Turn
+    turn: RunTurn
     api_key_id: str
     request: bytes
     response: bytes
@@ -53,7 +53,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds since the request."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ResponseState(msgspec.Struct, frozen=True):
     """The present state of a response."""
 
     status: Status
@@ -65,7 +65,7 @@ class BackgroundResponses:
     """The background responses of all projects, as one gateway process sees them. A gateway process has one."""
 
     def __init__(
-        self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentRoom | None = None
+        self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentQuota | None = None
     ) -> None:
         """Keep background responses. stored: gets those that end. room: the bound on stored content; None: no bound."""
         self._database = database
@@ -105,7 +105,7 @@ class BackgroundResponses:
                 return False
             return await db.insert_background(conn, new, first, max_open=MAX_OPEN)
 
-    async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> Claim | None:
+    async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> ClaimedResponse | None:
         """Take the next response that no gateway runs; None where there is none.
 
         owner: the id of this gateway. lease_s: the seconds after which another gateway may take the response.
@@ -118,10 +118,10 @@ class BackgroundResponses:
             try:
                 return self._claim(owner, row)
             except ContentUnreadable:  # by any gateway with these keys
-                await db.give_up_background(conn, Turn(row.project_id, row.id, owner, row.fence))
+                await db.give_up_background(conn, RunTurn(row.project_id, row.id, owner, row.fence))
                 raise
 
-    async def put_back(self, turn: Turn, *, again_s: float) -> None:
+    async def put_back(self, turn: RunTurn, *, again_s: float) -> None:
         """Give a response without events back, to be taken again after some seconds."""
         async with self._database.acquire() as conn:
             await db.put_back(conn, turn, again_s=again_s)
@@ -135,7 +135,7 @@ class BackgroundResponses:
             rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
         return {(row.id, row.fence): row.is_cancelled for row in rows}
 
-    async def append(self, turn: Turn, first_number: int, events: Events) -> bool:
+    async def append(self, turn: RunTurn, first_number: int, events: Events) -> bool:
         """Add the next events; return False where another gateway has the response by now.
 
         first_number: the number of the first of these events in the response's stream.
@@ -146,7 +146,7 @@ class BackgroundResponses:
 
     async def end(
         self,
-        turn: Turn,
+        turn: RunTurn,
         first_number: int,
         events: Events,
         status: Status,
@@ -179,7 +179,7 @@ class BackgroundResponses:
                 await self._stored.insert(conn, row)
         return True
 
-    async def give_up(self, turn: Turn, response: bytes) -> None:
+    async def give_up(self, turn: RunTurn, response: bytes) -> None:
         """End a response as failed, without further events."""
         sealed = self._seal(turn.project_id, turn.id, "response", response)
         async with self._database.transaction() as conn:
@@ -187,14 +187,14 @@ class BackgroundResponses:
                 conn, turn, "failed", content_key=self._cipher.key_id, sealed_request=b"", sealed_response=sealed
             )
 
-    async def get(self, caller: Principal, response_id: str) -> Shown | None:
+    async def get(self, caller: Principal, response_id: str) -> ResponseState | None:
         """Return a response that the caller's key may see."""
         async with self._database.acquire() as conn:
             row = await db.get_background(conn, caller.project_id, response_id, caller.models)
         if row is None:
             return None
         sealed = Sealed(row.content_key, row.sealed_response)
-        return Shown(row.status, self._cipher.open(sealed, _place(caller.project_id, response_id, "response")))
+        return ResponseState(row.status, self._cipher.open(sealed, _place(caller.project_id, response_id, "response")))
 
     async def request(self, caller: Principal, response_id: str) -> bytes | None:
         """Return the request for a response that the caller's key may see.
@@ -234,12 +234,12 @@ class BackgroundResponses:
         async with self._database.transaction() as conn:
             return await db.ask_to_cancel(conn, caller.project_id, response_id, caller.models)
 
-    def _claim(self, owner: str, row: ClaimedRow) -> Claim:
+    def _claim(self, owner: str, row: ClaimedRow) -> ClaimedResponse:
         def opened(sealed: bytes, part: str) -> bytes:
             return self._cipher.open(Sealed(row.content_key, sealed), _place(row.project_id, row.id, part))
 
-        return Claim(
-            turn=Turn(row.project_id, row.id, owner, row.fence),
+        return ClaimedResponse(
+            turn=RunTurn(row.project_id, row.id, owner, row.fence),
             api_key_id=row.api_key_id,
             request=opened(row.sealed_request, "request"),
             response=opened(row.sealed_response, "response"),

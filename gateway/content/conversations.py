@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.content.writes import Writes
 from gateway.db.content import conversations as db
 from gateway.db.content.conversations import ConversationRow, ItemRow, NewItem
@@ -68,7 +68,7 @@ class Conversations:
         database: Database,
         cipher: Cipher,
         writes: Writes,
-        room: ContentRoom | None = None,
+        room: ContentQuota | None = None,
         *,
         max_bytes: int = MAX_CONVERSATION_BYTES,
     ) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.content.refusals import (
     database_away_error,
     in_progress,
@@ -23,7 +24,6 @@ from gateway.content.refusals import (
     reply_not_stored,
     reused_key_error,
 )
-from gateway.content.room import NO_ROOM, ContentRoom
 from gateway.content.unanswered_claims import UnansweredClaims
 from gateway.content.watches import Watches
 from gateway.content.writes import Writes
@@ -124,7 +124,7 @@ class Idempotency:
         cipher: Cipher,
         writes: Writes,
         *,
-        room: ContentRoom | None = None,
+        room: ContentQuota | None = None,
         wait_s: float = WAIT_S,
         sure_s: float = SURE_S,
     ) -> None:

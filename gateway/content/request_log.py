@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.content.transcript import Content, Transcript
 from gateway.content.writes import Writes
 from gateway.db.content import request_contents as db
@@ -47,7 +47,7 @@ class RequestContents:
     `read` raises the database's errors, and ContentUnreadable.
     """
 
-    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentQuota | None = None) -> None:
         """Log the contents of requests. room: the bound on stored content; None: there is none."""
         self._database = database
         self._cipher = cipher

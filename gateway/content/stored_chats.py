@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.content.writes import Writes
 from gateway.db.content import stored_chats as db
 from gateway.db.content.stored_chats import ChatRow, NewChat, Order
@@ -67,7 +67,7 @@ class StoredChats:
     errors, and ContentUnreadable.
     """
 
-    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentQuota | None = None) -> None:
         """Store chats. room: the bound on stored content; None: there is none."""
         self._database = database
         self._cipher = cipher

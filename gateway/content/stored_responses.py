@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.content.writes import Writes
 from gateway.db.content import background_responses as background
 from gateway.db.content import stored_responses as db
@@ -106,7 +106,7 @@ class StoredResponses:
         database: Database,
         cipher: Cipher,
         writes: Writes,
-        room: ContentRoom | None = None,
+        room: ContentQuota | None = None,
         *,
         max_chain_bytes: int = MAX_CHAIN_BYTES,
     ) -> None:

@@ -34,6 +34,8 @@ class GatewayError(Exception):
 
     message: names what to change, for the client, and never holds a secret.
     should_retry: True or False where the status does not tell a client whether to send the same request again.
+    param: the field of the request at fault; None: none. code: the code of the error; None: that of its class.
+    retry_after_s: seconds after which the client may try again; None: not known.
     """
 
     status: ClassVar[int] = 500

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.feedback import votes as db
-from gateway.db.experiments.feedback.votes import ClientId, NewVote, Standing, VoteQuery, VoteRow
+from gateway.db.experiments.feedback.votes import ClientId, NewVote, PresentVote, VoteQuery, VoteRow
 from gateway.db.pool import CONFLICTS, Database
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.experiments.assignment import unit_digest
@@ -230,13 +230,15 @@ async def _store(
     ]
 
 
-async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> tuple[set[str], dict[str, Standing]]:
+async def _placed(
+    conn: Connection, project_id: str, votes: Sequence[NewVote]
+) -> tuple[set[str], dict[str, PresentVote]]:
     """Insert new votes and lock the rows of existing ones. Return the inserted ids, and the locked rows by id.
 
     A row in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
     """
     inserted: set[str] = set()
-    standing: dict[str, Standing] = {}
+    standing: dict[str, PresentVote] = {}
     while rest := [vote for vote in votes if vote.id not in inserted and vote.id not in standing]:
         inserted |= await db.insert_votes(conn, project_id, rest)
         there = [vote.id for vote in rest if vote.id not in inserted]
@@ -269,7 +271,7 @@ def _order(vote: NewVote) -> tuple[datetime.datetime, bytes]:
     return vote.occurred_at, vote.fingerprint
 
 
-def _replaces(vote: NewVote, standing: Standing) -> bool:
+def _replaces(vote: NewVote, standing: PresentVote) -> bool:
     return standing.is_withdrawn or _order(vote) > (standing.occurred_at, standing.fingerprint)
 
 

@@ -15,7 +15,7 @@ from gateway.db.experiments.scopes import Scope, find_scopes, notify_webhooks, p
 from gateway.db.organization import audit
 from gateway.domain.experiments.definition import Experiment, Metrics
 from gateway.domain.experiments.effects import Mean
-from gateway.domain.experiments.guardrails import Found, has_to_pause
+from gateway.domain.experiments.guardrails import GuardrailVerdict, has_to_pause
 from gateway.domain.experiments.results import Results, results_of
 from gateway.experiments.results import load_tally, new_look
 
@@ -26,7 +26,7 @@ EVENT = "experiment.paused"
 """The name of the audit row, and of the message to webhooks."""
 
 
-class Why(msgspec.Struct, frozen=True):
+class PauseReason(msgspec.Struct, frozen=True):
     """The reason why an experiment paused itself."""
 
     metric: str
@@ -39,7 +39,7 @@ class Why(msgspec.Struct, frozen=True):
     """The finding in words, for people."""
 
 
-async def pause_if_harmed(conn: Connection, experiment_id: str) -> Why | None:
+async def pause_if_harmed(conn: Connection, experiment_id: str) -> PauseReason | None:
     """Pause an experiment if one of its guardrails has found harm; return the reason, or None.
 
     It runs in the caller's transaction. Harm that a guardrail found before a person started the experiment again does
@@ -75,7 +75,7 @@ async def pause_if_harmed(conn: Connection, experiment_id: str) -> Why | None:
     return why
 
 
-async def _audit(conn: Connection, scope: Scope, why: Why) -> None:
+async def _audit(conn: Connection, scope: Scope, why: PauseReason) -> None:
     author = audit.Author(
         organization_id=scope.organization_id, kind="system", id="guardrail", email=None, address="", request_id=""
     )
@@ -96,7 +96,7 @@ def _guarded(definition: Experiment) -> Experiment:
     return msgspec.structs.replace(definition, metrics=Metrics((), pausing, ()))
 
 
-def _why(definition: Experiment, found: Found, results: Results) -> Why:
+def _why(definition: Experiment, found: GuardrailVerdict, results: Results) -> PauseReason:
     arm, control = definition.arms[found.arm].name, definition.arms[0].name
     text = f"`{found.metric}` is worse in the arm `{arm}` than in `{control}`"
     compared = next(
@@ -104,7 +104,7 @@ def _why(definition: Experiment, found: Found, results: Results) -> Why:
     )
     if compared is not None:
         text += f": a mean of {_shown(compared.treatment)}, against {_shown(compared.control)}"
-    return Why(found.metric, arm, int(time.time()), f"{text}.")
+    return PauseReason(found.metric, arm, int(time.time()), f"{text}.")
 
 
 def _shown(mean: Mean) -> str:

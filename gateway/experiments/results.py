@@ -61,7 +61,10 @@ async def read_results(
     metric: str | None = None,
     as_of: datetime.datetime | None = None,
 ) -> Results:
-    """Return the results of a look at an experiment: see `read_look`."""
+    """Return the results of a look at an experiment: see `read_look`.
+
+    metric: the metric to read; None: all.
+    """
     return (await read_look(conn, experiment, metric=metric, as_of=as_of)).results
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from adapters.errors import StoreFailure
-from gateway.content.room import NO_ROOM, ContentRoom
+from gateway.content.content_quota import NO_ROOM, ContentQuota
 from gateway.db.files import parts as db
 from gateway.db.files.parts import PartRow
 from gateway.db.ids import new_id
@@ -38,7 +38,7 @@ class FileContent:
     room: the bound on a project's stored content; None: there is none.
     """
 
-    def __init__(self, database: Database, pieces: Pieces, cipher: Cipher, room: ContentRoom | None = None) -> None:
+    def __init__(self, database: Database, pieces: Pieces, cipher: Cipher, room: ContentQuota | None = None) -> None:
         self._database = database
         self._pieces = pieces
         self._cipher = cipher

@@ -25,7 +25,8 @@ parts are in `gateway.domain.limits`, the queries in `gateway.db.limits`.
   first (`gateway.webhooks`): one message at a time to each webhook, ten seconds at most, of the answer only the
   status is read.
 - The organization's limits show a tenant neither what is used nor what is left: both are other tenants' traffic.
-- Bounds of one request and a tenant's share of the engines' queues (`gateway.domain.limits.crowd`) need no account.
+- Bounds of one request and a tenant's share of the engines' queues (`gateway.domain.limits.queue_share`) need no
+  account.
 
 `tests/gateway/limits/simulation.py` runs the pure parts against a database of dictionaries with lost replies, deaths,
 freezes and jumping clocks. It checks after every step that no limit is exceeded, and at the end that nothing leaked.

@@ -17,12 +17,12 @@ import msgspec
 import structlog
 
 from gateway.domain.limits.clock import DatabaseClock
-from gateway.domain.limits.exchange import Ask, Exchange, Stale, begin_reservation, grant_waiting
+from gateway.domain.limits.exchange import Exchange, Stale, WaitingRequest, begin_reservation, grant_waiting
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import Limit
 from gateway.domain.limits.slices import Key, Reservation, Shortage
 from gateway.domain.limits.store import Beat, LeaseStore, SessionLost
-from gateway.domain.limits.work import Work
+from gateway.domain.limits.work import RequestWork
 from gateway.support.worker import Worker, stop_all
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ A client that retries in a loop so causes hardly any queries.
 """
 
 
-class Settling(msgspec.Struct, frozen=True):
+class LeaseChanges(msgspec.Struct, frozen=True):
     """The changes of leases that the transaction which writes usage has to make as well."""
 
     gateway_id: str
@@ -70,7 +70,7 @@ class Keeper:
         self._answered_s = float("-inf")
         self._lock = asyncio.Lock()  # held by every change of a lease, and of `held` with it
         self._wake = asyncio.Event()
-        self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[WaitingRequest, asyncio.Future[None]]] = []
         self._ticked_s = 0.0
         self._num_beats = 0
         self._workers = (
@@ -100,7 +100,7 @@ class Keeper:
                 else:
                     await self._store.leave(self._gateway_id)
 
-    def reserve(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | None:
+    def reserve(self, limits: tuple[Limit, ...], work: RequestWork) -> Reservation | Shortage | None:
         """Reserve the amounts of a request without I/O.
 
         Return the reservation, or the shortage that is known already; None: `ask` has to be called.
@@ -116,7 +116,7 @@ class Keeper:
             self._wake.set()
         return reservation
 
-    async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
+    async def ask(self, limits: tuple[Limit, ...], work: RequestWork) -> Reservation | Shortage | Stale | None:
         """Have PostgreSQL decide about a request, together with all others that wait; return the decision.
 
         Return None if PostgreSQL does not answer in time.
@@ -150,19 +150,19 @@ class Keeper:
             self._wake.set()
 
     @asynccontextmanager
-    async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
+    async def settling(self, rows: Collection[Row]) -> AsyncIterator[LeaseChanges]:
         """Give the lease changes that the transaction which writes these rows to the ledger has to make.
 
         The caller runs the transaction within the context. If the context is left by an exception, it is unknown
         whether the transaction was committed, and the next exchange writes these leases again.
         """
         if not self.holdings.awaits(rows):
-            yield Settling("", {})
+            yield LeaseChanges("", {})
             return
         async with self._lock:
             amounts = self.holdings.writing(rows)
             try:
-                yield Settling(self._gateway_id, amounts)
+                yield LeaseChanges(self._gateway_id, amounts)
             except BaseException:
                 self.holdings.dirty |= amounts.keys()
                 raise
@@ -190,18 +190,18 @@ class Keeper:
         finally:
             self._answer(waiting)
 
-    def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
+    def _left_waiting(self, now_s: float) -> list[tuple[WaitingRequest, asyncio.Future[None]]]:
         """Return the waiting requests that the last exchange could not serve, and answer the others."""
         is_known = now_s - self._answered_s <= SILENT_S
-        filled: list[tuple[Ask, asyncio.Future[None]]] = []
-        rest: list[tuple[Ask, asyncio.Future[None]]] = []
+        filled: list[tuple[WaitingRequest, asyncio.Future[None]]] = []
+        rest: list[tuple[WaitingRequest, asyncio.Future[None]]] = []
         for each in self._waiting:
             (filled if is_known and grant_waiting(self.holdings, each[0]) else rest).append(each)
         self._waiting = []
         self._answer(filled)
         return rest
 
-    async def _exchange(self, asks: list[Ask]) -> None:
+    async def _exchange(self, asks: list[WaitingRequest]) -> None:
         async with self._lock:
             exchange = Exchange(self.holdings, asks)
             if exchange.is_empty:
@@ -214,7 +214,7 @@ class Keeper:
                 raise
             exchange.committed()
 
-    def _answer(self, waiting: list[tuple[Ask, asyncio.Future[None]]]) -> None:
+    def _answer(self, waiting: list[tuple[WaitingRequest, asyncio.Future[None]]]) -> None:
         for asked, answered in waiting:
             if not answered.done():
                 answered.set_result(None)

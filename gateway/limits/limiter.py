@@ -12,15 +12,15 @@ import msgspec
 from engine.protocol import Usage
 from gateway.domain.errors import LimitReached, Overloaded
 from gateway.domain.limits.clock import DatabaseClock
-from gateway.domain.limits.crowd import Crowd
 from gateway.domain.limits.exchange import Stale
 from gateway.domain.limits.holdings import Row
+from gateway.domain.limits.queue_share import QueueShare
 from gateway.domain.limits.refusal import Headers, rate_limit_headers, refusal
 from gateway.domain.limits.slices import Reservation
 from gateway.domain.limits.store import LeaseStore
-from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Price, Prices, Work
+from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Price, Prices, PromptWork, RequestWork
 from gateway.domain.tenancy.principal import Principal
-from gateway.limits.keeper import Keeper, Settling
+from gateway.limits.keeper import Keeper, LeaseChanges
 from gateway.limits.rules import Applicable, Rules
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
@@ -50,8 +50,8 @@ class Limiter:
 
     def __init__(self, store: LeaseStore, rules: Rules, clock: DatabaseClock, prices: Prices) -> None:
         self.clock = clock
-        self._crowd = Crowd()
-        self._keeper = Keeper(store, clock, self._crowd.share_among)
+        self._queue_share = QueueShare()
+        self._keeper = Keeper(store, clock, self._queue_share.share_among)
         self._rules = rules
         self._prices = prices
 
@@ -85,7 +85,7 @@ class Limiter:
         self,
         principal: Principal,
         model: str,
-        parts: tuple[Part, ...],
+        parts: tuple[PromptWork, ...],
         *,
         service_tier: str,
         min_tokens: int,
@@ -105,7 +105,7 @@ class Limiter:
         tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
         if is_batch:
             num_completions = 0
-        elif not self._crowd.enter(tenant, num_completions, capacity):
+        elif not self._queue_share.enter(tenant, num_completions, capacity):
             raise LimitReached(
                 "This project has too many requests running and waiting at once. Send fewer at a time.",
                 retry_after_s=RETRY_AFTER_S,
@@ -116,13 +116,13 @@ class Limiter:
             )
         except BaseException:
             if num_completions:
-                self._crowd.leave(tenant, num_completions)
+                self._queue_share.leave(tenant, num_completions)
             raise
 
         def close() -> None:
             nonlocal num_completions
             if num_completions:
-                self._crowd.leave(tenant, num_completions)
+                self._queue_share.leave(tenant, num_completions)
                 num_completions = 0
             if reservation is not None:
                 self._keeper.close(reservation)
@@ -140,7 +140,7 @@ class Limiter:
         self,
         principal: Principal,
         model: str,
-        parts: tuple[Part, ...],
+        parts: tuple[PromptWork, ...],
         *,
         service_tier: str,
         min_tokens: int,
@@ -164,7 +164,7 @@ class Limiter:
         self,
         principal: Principal,
         model: str,
-        parts: tuple[Part, ...],
+        parts: tuple[PromptWork, ...],
         service_tier: str,
         min_tokens: int,
         *,
@@ -179,7 +179,7 @@ class Limiter:
         Raises LimitReached: when a limit is reached.
         Raises Overloaded: when the limits cannot be read.
         """
-        work: Work | None = None
+        work: RequestWork | None = None
         waits_s = iter(CONCURRENCY_WAITS_S)
         for _ in range(MAX_STALE + len(CONCURRENCY_WAITS_S)):
             limits = (await self.rules(principal, model)).reserving
@@ -195,7 +195,7 @@ class Limiter:
                     price = self._prices.most(
                         principal.organization_id, principal.project_id, model, service_tier, self.clock.now_ns()
                     )
-                work = Work(parts, price, max(1, min_tokens))
+                work = RequestWork(parts, price, max(1, min_tokens))
             answer = self._keeper.reserve(limits, work) or await self._keeper.ask(limits, work)
             if isinstance(answer, Reservation):
                 return answer
@@ -240,7 +240,7 @@ class Limiter:
             self._keeper.holdings.give_up(request_id)
         self._keeper.wake_for_spare()
 
-    def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
+    def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[LeaseChanges]:
         """Give the lease changes that the transaction which writes these rows to the ledger has to make.
 
         Used as `Keeper.settling`.

@@ -7,8 +7,8 @@
     replay, recovery       what a process that is gone left, and who brings it home
     acknowledgements       which engines to tell once a record is on disk
     copier, ledger         to the ledger, again and again; and the one transaction that does it
-    again                  all that journals hold, billed once more after the database was put back to an earlier moment
-    standing, reconcile    what would be lost with this journal; whether engines and ledger agree
+    rebilling              all that journals hold, billed once more after the database was put back to an earlier moment
+    open_requests, reconcile  what would be lost with this journal; whether engines and ledger agree
     meter, service         the sink of backends; all of it put together
 
 - Order: record, then effect. `write(2)` of a message's counts comes before any of its tokens goes to a client, so a
@@ -16,7 +16,7 @@
   machine can lose. An engine is acknowledged after the sync, not after PostgreSQL, so PostgreSQL may be away.
 - Segments. A new one begins with all that still matters, and once it is on disk the older ones go; it may grow to
   three times that. The same step mends a failed write or sync, since what the old file holds does not matter any
-  more. Segments that nothing needs stay as `.spent` up to LORIKEET_JOURNAL_SPENT_BYTES, for `again`.
+  more. Segments that nothing needs stay as `.spent` up to LORIKEET_JOURNAL_SPENT_BYTES, for `rebilling`.
 - Bound. With LORIKEET_JOURNAL_BYTES of usage that the ledger does not have, or with a journal that cannot be written,
   new requests get 503; usage of running requests is kept in memory and recorded once that works.
 - Replay. Ends go to the ledger. A request without an end becomes an `error` row with its last count, which the

@@ -91,6 +91,7 @@ class Meter:
 
         source: acknowledges the record to the engine once it is durable; None where no engine waits for that.
         ttft_ms, latency_ms: times to the first token and to the end; None where they are not known.
+        refused: True: the engine refused the request as the client's mistake.
         """
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it

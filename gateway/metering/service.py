@@ -13,8 +13,8 @@ from gateway.metering.format import VERSION, Begun
 from gateway.metering.journal import Journal, JournalState
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
+from gateway.metering.open_requests import JournalReporter
 from gateway.metering.recovery import Recovery, claim_folder
-from gateway.metering.standing import Standing
 from gateway.observability.metrics import Metrics
 
 JOURNAL_FLUSH_S = 10.0
@@ -55,7 +55,7 @@ class Metering:
             on_durable=acknowledgements.durable,
         )
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
-        self._standing = Standing(self._journal, database, metrics.journal, version, folder.path)
+        self._standing = JournalReporter(self._journal, database, metrics.journal, version, folder.path)
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)

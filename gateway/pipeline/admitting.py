@@ -18,7 +18,7 @@ from gateway.domain.billing.pricing import Rates
 from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.feedback.vote_ids import signed_id
-from gateway.domain.limits.work import Part
+from gateway.domain.limits.work import PromptWork
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.limits.limiter import Limiter
 from gateway.metering.tag import encode_tag
@@ -140,9 +140,9 @@ class Admitting:
         return close_and_log
 
 
-def _part(prepared: Prepared) -> Part:
+def _part(prepared: Prepared) -> PromptWork:
     request = prepared.generation.request
-    return Part(request.request_id, prepared.generation.prompt_tokens, request.n, prepared.max_tokens)
+    return PromptWork(request.request_id, prepared.generation.prompt_tokens, request.n, prepared.max_tokens)
 
 
 def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:

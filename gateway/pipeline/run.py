@@ -31,11 +31,11 @@ from gateway.metering.tag import MeterTag
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.items.attempts import Restarted, embed_prompt, generate_items, has_no_successor
-from gateway.pipeline.items.begun import await_first_item
+from gateway.pipeline.items.cold_start import after_first_replica, await_first_replica
+from gateway.pipeline.items.collecting import collect_items, replay_items
+from gateway.pipeline.items.first_item import await_first_item
 from gateway.pipeline.items.hedged import Hedging, generate_hedged
-from gateway.pipeline.items.held import after_first_replica, await_first_replica
-from gateway.pipeline.items.timed import Took, timed_items
-from gateway.pipeline.items.whole import collect_items, replay_items
+from gateway.pipeline.items.timing import Took, timed_items
 from gateway.pipeline.merge import all_of, merge_items
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
@@ -83,7 +83,11 @@ class ReplyDetails(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """The admitted prompts of one request. Close the run once the request is answered or has failed."""
+    """The admitted prompts of one request. Close the run once the request is answered or has failed.
+
+    adapter: None: the base model answers. transcript: records prompt and answer for the project's content log; None:
+    nothing is logged.
+    """
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from gateway.backends.waiting_room import Terms, WaitingRoom
+from gateway.backends.waiting_room import WaitingRoom, WaitTerms
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.plan import MAX_FAILURES
 
@@ -30,7 +30,7 @@ class Rooms:
         terms = None
         if served.scaling is not None and not (self._is_leaving or served.is_removed or _is_hopeless(served)):
             start_s = served.scaling.start_s
-            terms = Terms(self._max_wait_s, USUAL_START_S if start_s is None else start_s)
+            terms = WaitTerms(self._max_wait_s, USUAL_START_S if start_s is None else start_s)
         room.open(terms)
         return room
 

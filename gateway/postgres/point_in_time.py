@@ -132,6 +132,8 @@ class RecoveredPostgres:
 def checked_base(archive: Path, at: datetime.datetime | None) -> Path:
     """Return the base backup that a moment is restored from, once all of its files were read. Blocks.
 
+    at: the moment; None: the end of the archive.
+
     Raises ArchiveError: when there is no such base backup, or one of its files is damaged.
     """
     base = base_before(archive, at)

@@ -25,7 +25,7 @@ Verdicts = dict[str, str]
 """The reasons why contents do not fit a base, by the content's digest; "" for a content that fits."""
 
 
-class Fits:
+class FitCache:
     """The cache of verdicts, each kept while its base is wanted, since contents and bases never change."""
 
     def __init__(self, store: Callable[[], AdapterStore], max_rank: int) -> None:

@@ -52,7 +52,7 @@ class Speed(msgspec.Struct):
         return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= MIN_SAMPLES else None
 
 
-class Measured:
+class MeasuredSpeeds:
     """The speeds of models, by project and model."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from gateway.domain.routing.policy.facts import Facts, TargetFacts
 from gateway.domain.routing.policy.plan import Plan
 from gateway.domain.routing.policy.walk import walk
 from gateway.routing.experiments import RunningExperiment
-from gateway.routing.measured import Measured
+from gateway.routing.measured import MeasuredSpeeds
 from gateway.routing.policies import RoutedPolicy
 from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
@@ -52,7 +52,7 @@ class Planner:
         resolver: Resolver,
         prices: Prices,
         is_ready: Callable[[str], bool],
-        measured: Measured | None = None,
+        measured: MeasuredSpeeds | None = None,
         *,
         key_use: Callable[[str, str], Awaitable[KeyUse]] = always_pool_key,
     ) -> None:
@@ -63,7 +63,7 @@ class Planner:
         key_use: tells which key a project's requests to the pool of this name are sent with.
         """
         self._key_use = key_use
-        self.measured = measured or Measured()
+        self.measured = measured or MeasuredSpeeds()
         """The speeds that runs of routes have measured here."""
         self._resolver = resolver
         self._prices = prices

@@ -29,7 +29,7 @@ from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.experiments.treatment import Treatment
 from gateway.domain.routing.bases import Bases
-from gateway.domain.routing.model_string import Wanted, read_model
+from gateway.domain.routing.model_string import WantedAdapter, read_model
 from gateway.domain.routing.policy.checks import read_document
 from gateway.domain.routing.policy.document import targets_of
 from gateway.domain.tenancy.principal import Principal
@@ -187,7 +187,7 @@ class Resolver:
         return found
 
     async def _ask(
-        self, project_id: str, organization_id: str, model: str, wanted: Wanted, visible: Collection[str]
+        self, project_id: str, organization_id: str, model: str, wanted: WantedAdapter, visible: Collection[str]
     ) -> tuple[Found | None, bool]:
         """Query the database for the target of a model string. Return it, and whether it may be cached."""
         if wanted.is_alias:
@@ -246,7 +246,7 @@ class Resolver:
         pool = wanted or next((pool for pool in pools if pool in visible), None)
         return pool if pool in pools else None, is_sure
 
-    async def _look_up(self, project_id: str, wanted: Wanted) -> RouteRow | None:
+    async def _look_up(self, project_id: str, wanted: WantedAdapter) -> RouteRow | None:
         async with self._database.acquire() as conn:
             if wanted.version is not None:
                 return await find_version(conn, project_id, wanted.name, wanted.version)

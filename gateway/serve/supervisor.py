@@ -55,7 +55,7 @@ class Exited(msgspec.Struct, frozen=True):
         return f"{self.name} ended ({how}) after {self.ran_s:.1f} s; restarting in {self.delay_s:.1f} s"
 
 
-class Started(msgspec.Struct, frozen=True):
+class ChildRestarted(msgspec.Struct, frozen=True):
     """The report that a child was started again."""
 
     name: str
@@ -130,11 +130,11 @@ class Child:
         self._started_at = self._clock()
         return self._process.pid
 
-    def poll(self) -> Exited | Started | None:
+    def poll(self) -> Exited | ChildRestarted | None:
         """Check for an exit, or restart the process when its delay is over. Return the event, or None."""
         now = self._clock()
         if self._process is None:
-            return Started(self.name, self.start()) if now >= self._restart_at else None
+            return ChildRestarted(self.name, self.start()) if now >= self._restart_at else None
         returncode = self._process.poll()
         if returncode is None:
             return None

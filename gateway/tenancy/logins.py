@@ -27,7 +27,7 @@ from gateway.domain.content.keys import SecretColumn
 from gateway.domain.errors import InvalidCredentials, PermissionDenied, TooManyAttempts
 from gateway.domain.tenancy import recovery, totp
 from gateway.tenancy.failures import FailureCap
-from gateway.tenancy.login_line import LoginLine
+from gateway.tenancy.login_queue import LoginQueue
 from gateway.tenancy.passwords import MAX_AT_ONCE, Passwords
 from gateway.tenancy.throttle import Paused, Throttle, unlock
 
@@ -117,7 +117,7 @@ class Logins:
         self._passwords = passwords
         self._failures = failures
         self._open_secret = open_secret
-        self._line = LoginLine(MAX_AT_ONCE)
+        self._line = LoginQueue(MAX_AT_ONCE)
         self._throttle = Throttle()
         self._known_tokens: OrderedDict[bytes, None] = OrderedDict()
         self._recordings: set[asyncio.Task[None]] = set()

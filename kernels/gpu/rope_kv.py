@@ -52,6 +52,8 @@ def rope_and_write_kv_reference(
     """Compute as `rope_and_write_kv_`, by the definition, in fp32 until rounded once.
 
     Returns q rotated, [N, H, D]; qkv stays as it is.
+
+    norms, scales: as for `rope_and_write_kv_`.
     """
     num_kv_heads = cache.shape[1]
     q, k, v = qkv.split([qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads], 1)

@@ -112,12 +112,18 @@ def activate_key(width: int, block_m: int, dtype: torch.dtype) -> str:
 
 
 def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
-    """Return the key of `decode_blocks` in the table of what was measured."""
+    """Return the key of `decode_blocks` in the table of what was measured.
+
+    group: the query heads that share a head of keys and values.
+    """
     return f"decode head={head_dim} group={group} {_name(dtype)}"
 
 
 def prefill_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
-    """Return the key of `prefill_blocks` in the table of what was measured."""
+    """Return the key of `prefill_blocks` in the table of what was measured.
+
+    group: the query heads that share a head of keys and values.
+    """
     return f"prefill head={head_dim} group={group} {_name(dtype)}"
 
 
@@ -163,7 +169,10 @@ def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.
 
 
 def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:
-    """Return the blocks of attention of decodes, with the values that were measured to be better than the rule's."""
+    """Return the blocks of attention of decodes, with the values that were measured to be better than the rule's.
+
+    group: the query heads that share a head of keys and values.
+    """
     rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, decode_key(head_dim, group, dtype)))
 
@@ -198,7 +207,10 @@ def split_programs(num_groups: int) -> int:
 
 
 def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:
-    """Return the blocks of attention of prompts, with the values that were measured to be better than the rule's."""
+    """Return the blocks of attention of prompts, with the values that were measured to be better than the rule's.
+
+    group: the query heads that share a head of keys and values.
+    """
     small = head_dim > 128 or dtype == torch.float32
     rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
     return rule._replace(**_measured(device, prefill_key(head_dim, group, dtype)))

@@ -34,12 +34,17 @@ def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
     """Return the most chunks that num_rows rows can make.
 
     Every slot may leave a chunk that is not full, and so may the rows without a slot.
+
+    block_m: the most rows of a chunk.
     """
     return min(num_rows, num_rows // block_m + min(num_rows, num_slots + 1))
 
 
 def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
-    """Return the result of `build_work_list`, by the definition."""
+    """Return the result of `build_work_list`, by the definition.
+
+    block_m: the most rows of a chunk.
+    """
     by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
     rows: list[int] = []
     chunks: list[tuple[int, int, int]] = []
@@ -56,6 +61,8 @@ def chunks_of(counts: Tensor, num_rows: int, block_m: int) -> Tensor:
     """Return the chunks [C, 3] int32 of num_rows rows that are sorted by key, counts [S] int64 of each key.
 
     Everything stays on counts' device.
+
+    block_m: the most rows of a chunk.
     """
     num_keys = len(counts)
     pieces = (counts + block_m - 1) // block_m
@@ -81,6 +88,8 @@ def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
     """Return the work list of slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none.
 
     Everything stays on slots' device.
+
+    block_m: the most rows of a chunk.
     """
     keys = torch.where(slots < 0, num_slots, slots)
     keys, rows = torch.sort(keys, stable=True)

@@ -12,7 +12,7 @@ import httpx
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
 from gateway.domain.experiments.feedback.judged import judge_key
-from gateway.domain.experiments.units import NO_ROWS, Counts, DayOutcomes, First, UnitState, rows_of, table_changes
+from gateway.domain.experiments.units import NO_ROWS, Counts, DayOutcomes, FirstTime, UnitState, rows_of, table_changes
 from tests.gateway.live import BASE
 
 NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
@@ -110,7 +110,7 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
             num_votes=votes,
         )
         liked = {METRIC: (int(drawn.random() < LIKED[arm]), 1)} if votes else {}
-        firsts = {"ttft_ms": First(at, "req", 0, ttft_us)}
+        firsts = {"ttft_ms": FirstTime(at, "req", 0, ttft_us)}
         by_judge = {judge_key(METRIC): (int(judge.random() < LIKED[arm] + 0.2), 1)}
         later = Counts(num_requests=requests // 2, cost_nanos=counts.cost_nanos * (requests // 2) // requests)
         less = Counts(num_requests=-later.num_requests, cost_nanos=-later.cost_nanos)

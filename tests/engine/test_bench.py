@@ -32,7 +32,7 @@ from engine.bench.pairs import Bound, Pair, ratio_row, value_row
 from engine.bench.report import Report, Row
 from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
-from engine.bench.yardstick import Yardstick
+from engine.bench.yardstick import TransformersProcess
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams
 from engine.setup import with_settled_quantization
@@ -57,9 +57,9 @@ def config(model_dir: Path, tmp_path: Path) -> EngineConfig:
 
 
 @pytest.fixture(scope="module")
-def yardstick(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yardstick]:
+def yardstick(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransformersProcess]:
     """Give the yardstick that two benchmarks share, since its process takes long to start."""
-    with Yardstick(engine_config(model_dir, tmp_path_factory.mktemp("yardstick"))) as yardstick:
+    with TransformersProcess(engine_config(model_dir, tmp_path_factory.mktemp("yardstick"))) as yardstick:
         yield yardstick
 
 
@@ -67,7 +67,7 @@ def figures(rows: list[Row]) -> dict[str, float]:
     return {row["figure"]: row["value"] for row in rows if "figure" in row}
 
 
-def test_throughput_stands_beside_its_yardstick(config: EngineConfig, yardstick: Yardstick) -> None:
+def test_throughput_stands_beside_its_yardstick(config: EngineConfig, yardstick: TransformersProcess) -> None:
     options = throughput.Options(
         streams=(1, 3), adapters=(0, 2), rank=2, prompt_tokens=9, shared_prefix=16, new_tokens=5, repeat=1
     )
@@ -86,7 +86,7 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
     assert few["wait_max_ms"] == all_resident["wait_max_ms"] == 0 < tight["wait_max_ms"]
 
 
-def test_the_overview_has_a_row_for_every_load(config: EngineConfig, yardstick: Yardstick) -> None:
+def test_the_overview_has_a_row_for_every_load(config: EngineConfig, yardstick: TransformersProcess) -> None:
     options = overview.Options(
         streams=(1, 3), adapters=(0, 2), repeat=1, new_tokens=6, long_prompt=96, seconds=0.3, requests_per_stream=2
     )

@@ -35,7 +35,10 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
 def share_left_by_adapters(
     config: ModelConfig, step_s: float, num_more: float, rank: int, width: int, rates: Rates
 ) -> float:
-    """Return the share of throughput that remains if each step of step_s reads num_more more adapters."""
+    """Return the share of throughput that remains if each step of step_s reads num_more more adapters.
+
+    rank: the rank of each adapter. width: bytes of a number.
+    """
     more_s = num_more * adapter_elements(config, rank) * width / rates.bytes_per_s
     return step_s / (step_s + more_s)
 
@@ -46,7 +49,7 @@ def prefill_work(config: ModelConfig, chunks: Sequence[int], ranks: Sequence[int
     Each prompt has an adapter of its own or, where ranks is empty, none; one token is chosen for each.
 
     Operations: every token through the matrices and its adapter, every pair of positions that causality leaves through
-    attention, the last token of each prompt through the head.
+    attention, the last token of each prompt through the head. width: bytes of a number.
     """
     num_tokens = sum(chunks)
     pairs = sum(length * (length + 1) // 2 for length in chunks)

@@ -32,7 +32,8 @@ class RandomTensors:
 class RandomAdapters:
     """Adapters on all projections, in host memory; `load` is used in place of a loader's.
 
-    ranks: the ranks of adapters, one after the other.
+    ranks: the ranks of adapters, one after the other. pin: whether the memory is page-locked, for faster copies to a
+    GPU.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, ranks: list[int], *, pin: bool) -> None:

@@ -31,7 +31,7 @@ from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import find_version
 from gateway.db.organization import audit
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, UploadsPaused
-from gateway.http.uploaded import bounded_chunks
+from gateway.http.upload_body import bounded_chunks
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

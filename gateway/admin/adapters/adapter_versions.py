@@ -16,7 +16,7 @@ from gateway.admin.adapters.adapter_wire import (
     version_fields,
 )
 from gateway.admin.adapters.adapters import locked_adapter, make_current, no_such_adapter
-from gateway.admin.adapters.held import check_not_in_experiment
+from gateway.admin.adapters.experiment_holds import check_not_in_experiment
 from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor

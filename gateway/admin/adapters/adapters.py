@@ -26,7 +26,7 @@ from gateway.admin.adapters.adapter_wire import (
     adapter_fields,
     import_wire,
 )
-from gateway.admin.adapters.held import check_not_in_experiment
+from gateway.admin.adapters.experiment_holds import check_not_in_experiment
 from gateway.admin.adapters.upload import FORM, read_json, receive_adapter
 from gateway.admin.common import audit_author
 from gateway.admin.organization.projects import active_project, existing_project

@@ -19,7 +19,7 @@ from adapters.store import FILE_NAMES
 from gateway.domain.errors import InvalidRequest
 from gateway.http.fields import decode
 from gateway.http.shape import Form
-from gateway.http.uploaded import MAX_FIELD_BYTES, bounded_chunks
+from gateway.http.upload_body import MAX_FIELD_BYTES, bounded_chunks
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from gateway.files.names import checked_name
 from gateway.files.service import File
 from gateway.http.download import open_download
 from gateway.http.shape import Form, shape
-from gateway.http.uploaded import receive_form
+from gateway.http.upload_body import receive_form
 
 FORM = Form(required=("file",), optional=())
 LIST_QUERY = ("after", "limit")

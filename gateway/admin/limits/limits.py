@@ -248,13 +248,15 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
 def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | None) -> None:
     """Check that the caller may change a limit. A role in a project is enough for limits of the project's keys alone.
 
+    api_key_id: the key that the limit is for; None: a limit for more than one key.
+
     Raises PermissionDenied: when the caller may not change the limit.
     """
     if api_key_id is None:
         authorize(caller, "limits.write", project_id)
 
 
-def limit_wire(standing: limits.Standing) -> LimitOut:
+def limit_wire(standing: limits.LimitState) -> LimitOut:
     """Return a limit with its use as the admin API shows it."""
     limit = standing.limit
     return LimitOut(

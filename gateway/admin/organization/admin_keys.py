@@ -11,7 +11,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
-from gateway.admin.organization.held import check_within_own
+from gateway.admin.organization.key_restrictions import check_within_own
 from gateway.admin.organization.key_wire import AdminApiKey, CreatedAdminKey, admin_api_key, created_admin_key
 from gateway.admin.organization.keys import Networks, networks, owning_user
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor

@@ -10,7 +10,7 @@ from litestar import Controller, Request, post
 from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.organization.held import check_within_own
+from gateway.admin.organization.key_restrictions import check_within_own
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.keys import existing_key, record_key
 from gateway.admin.organization.projects import active_project

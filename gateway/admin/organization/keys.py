@@ -12,8 +12,8 @@ from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
-from gateway.admin.organization.held import check_within_own
-from gateway.admin.organization.key_room import check_room_for_key
+from gateway.admin.organization.key_quota import check_room_for_key
+from gateway.admin.organization.key_restrictions import check_within_own
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import audit_author, unix_seconds, with_revoked_keys
-from gateway.admin.organization.held import check_may_admit
+from gateway.admin.organization.key_restrictions import check_may_admit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services

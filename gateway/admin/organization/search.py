@@ -56,7 +56,7 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
     if not 1 <= len(given) <= MAX_CHARS:
         raise wrong_value("q", f"expected 1 to {MAX_CHARS} characters")
     text, organization_id = given.lower(), caller.organization_id
-    found: list[find.Found] = []
+    found: list[find.SearchResult] = []
     results: list[SearchResult] = []
     async with services.database.acquire() as conn:
         if given.startswith(REQUEST_ID_PREFIX):
@@ -81,7 +81,7 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
     return SearchResults(results[:MAX_RESULTS])
 
 
-def _href(found: find.Found) -> str:
+def _href(found: find.SearchResult) -> str:
     match found.kind:
         case "project":
             return f"/admin/tenants/{found.id}/overview"

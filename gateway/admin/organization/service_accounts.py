@@ -10,8 +10,8 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, audit_author, check_name, unix_seconds, with_revoked_keys
-from gateway.admin.organization.held import bounds_of
-from gateway.admin.organization.key_room import check_room_for_account
+from gateway.admin.organization.key_quota import check_room_for_account
+from gateway.admin.organization.key_restrictions import bounds_of
 from gateway.admin.organization.key_wire import api_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import audit_author, check_address, check_name, unix_seconds, with_revoked_keys
-from gateway.admin.organization.held import check_may_admit
+from gateway.admin.organization.key_restrictions import check_may_admit
 from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import AdminServices, Caller, Services

@@ -14,7 +14,7 @@ from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.scaling_rows import Scaling, ScalingRow
 from gateway.db.pools.served import ServedPool
-from gateway.domain.pools.capacity import Standing
+from gateway.domain.pools.capacity import StartCheck
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.plan import Rollout
@@ -267,7 +267,7 @@ def detail_wire(
     shortage: str,
     num_adapters: int,
     hosts: Mapping[str, str],
-    standings: Sequence[Standing],
+    standings: Sequence[StartCheck],
     healths: Healths,
     key_hint: str | None,
     outlook: str | None,

@@ -66,7 +66,7 @@ from gateway.domain.pools.rollout import rollout_of
 from gateway.domain.pools.shortage import shortage_of, standings_of
 from gateway.domain.pools.unfit import unfit_refusal
 from gateway.domain.tenancy.actor import Actor
-from gateway.routing.adapter_fits import Fits
+from gateway.routing.adapter_fits import FitCache
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -392,7 +392,7 @@ async def _check_adapters(
     known = await revisions.find_prepared(conn, pool.row.organization_id, model)
     if known is None or known.folder is None or known.base_digest is None:
         return
-    fits = Fits(lambda: services.store, services.lifecycle.bounds.max_rank)
+    fits = FitCache(lambda: services.store, services.lifecycle.bounds.max_rank)
     try:
         unfit = await fits.misfits(conn, pool, settings, Path(known.folder), known.base_digest)
     except (OSError, UnsupportedModel, ValueError):  # not on this machine, or another model by now

@@ -188,7 +188,7 @@ def _journals(lost: Sequence[LostJournal]) -> list[Alert]:
     ]
 
 
-def _webhook(row: rows.Failing) -> Alert:
+def _webhook(row: rows.FailingTarget) -> Alert:
     return Alert(
         severity="warning",
         code="webhook_failing",
@@ -199,7 +199,7 @@ def _webhook(row: rows.Failing) -> Alert:
     )
 
 
-def _delivery(row: rows.Failing) -> Alert:
+def _delivery(row: rows.FailingTarget) -> Alert:
     return Alert(
         severity="warning",
         code="delivery_failing",

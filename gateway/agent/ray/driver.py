@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.agent.launcher import Ask, CannotStart, Engine
+from gateway.agent.launcher import CannotStart, Engine, LaunchRequest
 from gateway.agent.ray.messages import (
     Answer,
     Call,
@@ -54,7 +54,7 @@ try:
     from ray.exceptions import ActorDiedError, ActorUnavailableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from gateway.agent.ray.supervisor import Sight, Supervisor
+    from gateway.agent.ray.supervisor import NodeEngines, Supervisor
 except ImportError as error:
     MISSING = str(error)
 else:
@@ -95,7 +95,7 @@ class Driver:
         self._engines: dict[tuple[str, int], Engine] = {}
         """The engines whose nodes are in `_engine_nodes`."""
         self._only_one_looks = asyncio.Lock()
-        self._asked: dict[Any, asyncio.Future[Sight]] = {}
+        self._asked: dict[Any, asyncio.Future[NodeEngines]] = {}
         """The question to each supervisor that has not been answered yet."""
         self._nodes: list[RayNode] = []
         self._supervisor = ray.remote(Supervisor)
@@ -180,7 +180,7 @@ class Driver:
         nodes = sorted((each.shown() for each in self._nodes), key=lambda each: each.address)
         return ClusterState(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
-    async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
+    async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> NodeEngines:
         """Ask a supervisor for its engines.
 
         A supervisor that has not yet answered the question before is asked only after that answer.
@@ -196,10 +196,10 @@ class Driver:
             await _within(end_s - loop.time(), owed)
         asked = self._asked[supervisor] = asyncio.ensure_future(supervisor.look.remote(public_keys))
         asked.add_done_callback(lambda asked: self._asked.pop(supervisor))
-        sight: Sight = await _within(end_s - loop.time(), asked)
+        sight: NodeEngines = await _within(end_s - loop.time(), asked)
         return sight
 
-    def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
+    def _note_engines(self, by_node: Mapping[str, NodeEngines], alive: set[str], before: set[tuple[str, int]]) -> None:
         """Record the engines that nodes report. Engines of a live node that did not answer are assumed to live.
 
         before: the engines that were known when the nodes were asked; a report may lack an engine that began later.
@@ -216,7 +216,7 @@ class Driver:
                 engines[engine.replica_id, engine.generation] = engine
         self._engine_nodes, self._engines = nodes, engines
 
-    async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, Sight]:
+    async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, NodeEngines]:
         """Return the answers of the supervisors that answer in time; forget the supervisors that are dead for good."""
         asked = dict(supervisors)
         sights = await asyncio.gather(
@@ -225,9 +225,9 @@ class Driver:
         for (key, supervisor), sight in zip(asked.items(), sights, strict=True):
             if isinstance(sight, ActorDiedError) and supervisors.get(key) is supervisor:
                 del supervisors[key]
-        return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, Sight)}
+        return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, NodeEngines)}
 
-    async def _adopt(self, by_node: dict[str, Sight]) -> None:
+    async def _adopt(self, by_node: dict[str, NodeEngines]) -> None:
         """Ensure that each running engine has a seat, a Ray actor, on its node; replace one that Ray moved away."""
         newest = dict(sorted(self._engine_nodes))
         for node_id, sight in by_node.items():
@@ -240,7 +240,7 @@ class Driver:
                 elif self._seat_nodes.get(id, node_id) != node_id:
                     await asyncio.to_thread(ray.kill, self._seats.pop(id))  # the next look makes another one here
 
-    async def _release(self, by_node: dict[str, Sight], spare: set[str]) -> None:
+    async def _release(self, by_node: dict[str, NodeEngines], spare: set[str]) -> None:
         """End seats without an engine that are not needed, and lookouts on nodes without engines."""
         living = {replica_id for replica_id, _ in self._engine_nodes}
         for replica_id in (spare & self._seats.keys()) - living:
@@ -261,7 +261,7 @@ class Driver:
 
     # what is to be
 
-    async def _offer(self, ask: Ask, public_keys: list[str]) -> Answer:
+    async def _offer(self, ask: LaunchRequest, public_keys: list[str]) -> Answer:
         if not self._nodes:
             self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         seat = self._seats.get(ask.replica_id)
@@ -292,16 +292,16 @@ class Driver:
         await _within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
         return Done()
 
-    def _takes_of(self, ask: Ask) -> _Takes:
+    def _takes_of(self, ask: LaunchRequest) -> _Takes:
         return resource_demand(ask, on_gpu=needs_gpu(ask, self._nodes)), label_selector(ask)
 
-    def _is_outdated(self, ask: Ask) -> bool:
+    def _is_outdated(self, ask: LaunchRequest) -> bool:
         """Tell whether a seat without an engine was made for other resources or labels."""
         takes = self._takes_of(ask)
         lives = any(id == ask.replica_id for id, _ in self._engine_nodes)
         return not lives and self._seat_takes.get(ask.replica_id, takes) != takes
 
-    def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
+    def _make_seat(self, ask: LaunchRequest, node_id: str | None = None) -> Any:
         """Return the seat of a replica.
 
         node_id: the node on which the seat is put if possible. node_id: None: on any node.

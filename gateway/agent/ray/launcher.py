@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from engine.version import VERSION
-from gateway.agent.launcher import Ask, Begin, CannotReach, CannotStart, Ended, Engine, NotYet
+from gateway.agent.launcher import Begin, CannotReach, CannotStart, Ended, Engine, LaunchRequest, NotYet
 from gateway.agent.ray.bridge import Bridge
 from gateway.agent.ray.messages import (
     ClusterState,
@@ -80,7 +80,7 @@ class RayLauncher:
         """Send the keys to all nodes, as `Launcher.admit`; nodes with engines get them at the next look."""
         self._public_keys = sorted(public_keys)
 
-    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
+    async def start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         """Start an engine on a node that Ray finds, as `Launcher.start`."""
         try:
             return await self._start(ask, begin)
@@ -90,7 +90,7 @@ class RayLauncher:
                 id: each for id, each in self._engines.items() if id != ask.replica_id or each.pid is not None
             }
 
-    async def _start(self, ask: Ask, begin: Begin) -> Engine | None:
+    async def _start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         if self._kept is not None and ask.replica_id not in self._kept:
             self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.agent.launcher import Ask, Ended, Engine, Spec, Spot
+from gateway.agent.launcher import Ended, Engine, LaunchPlace, LaunchRequest, Spec
 from gateway.domain.pools.capacity import Node
 
 
@@ -35,7 +35,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
 class Offer(msgspec.Struct, frozen=True, tag=True):
     """The command to find a node for an engine and return its spot. `Go` has to follow within moments."""
 
-    ask: Ask
+    ask: LaunchRequest
     public_keys: list[str]
 
 
@@ -82,7 +82,7 @@ class ClusterState(msgspec.Struct, frozen=True, tag=True):
 class Offered(msgspec.Struct, frozen=True, tag=True):
     """The reply with a spot for an engine; None if an engine of the replica lives already."""
 
-    spot: Spot | None
+    spot: LaunchPlace | None
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.agent.launcher import Ask
+from gateway.agent.launcher import LaunchRequest
 from gateway.domain.pools.capacity import GPU_HOST_BYTES, Node, gib_text
 
 CPU, GPU, MEMORY = "CPU", "GPU", "memory"
@@ -52,12 +52,12 @@ def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
     ]
 
 
-def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
+def needs_gpu(ask: LaunchRequest, nodes: Sequence[RayNode]) -> bool:
     """Tell whether an engine gets a GPU: as the settings say, else if any node has GPUs."""
     return ask.device == "cuda" or (ask.device == "auto" and any(node.resources.get(GPU) for node in nodes))
 
 
-def resource_demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
+def resource_demand(ask: LaunchRequest, *, on_gpu: bool) -> dict[str, float]:
     """Return the resources that an engine takes, by Ray's names.
 
     on_gpu: True if the engine computes on a GPU.
@@ -69,7 +69,7 @@ def resource_demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
     return wanted | ({GPU: 1.0} if on_gpu else {})
 
 
-def label_selector(ask: Ask) -> dict[str, str]:
+def label_selector(ask: LaunchRequest) -> dict[str, str]:
     """Return an engine's demands on a node's labels in Ray's form: one condition for each label.
 
     A label that must have one value has no excluded values: no pool may want both. No node has a value with a slash,
@@ -80,12 +80,12 @@ def label_selector(ask: Ask) -> dict[str, str]:
     return {name: f"!in({','.join(values)})" for name, values in able.items() if values} | dict(ask.labels)
 
 
-def _is_fit(ask: Ask, node: RayNode) -> bool:
+def _is_fit(ask: LaunchRequest, node: RayNode) -> bool:
     has_all = all(node.labels.get(name) == value for name, value in ask.labels.items())
     return has_all and not any(node.labels.get(name) in values for name, values in ask.excluded.items())
 
 
-def nodes_for(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNode]:
+def nodes_for(ask: LaunchRequest, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNode]:
     """Return the nodes that have what an engine needs while nothing else runs there.
 
     on_gpu: True if the engine computes on a GPU.
@@ -95,7 +95,7 @@ def nodes_for(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNo
     return [each for each in fit if all(each.resources.get(name, 0) >= least for name, least in wanted.items())]
 
 
-def why_waiting(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
+def why_waiting(ask: LaunchRequest, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
     """Return a sentence that says why an engine has no node.
 
     on_gpu: True if the engine computes on a GPU.

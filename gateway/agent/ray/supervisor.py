@@ -21,8 +21,8 @@ import ray
 from engine.config import UnsupportedModel, model_digest
 from engine.version import VERSION
 from gateway.agent.commands import engine_environ
-from gateway.agent.doors import LinkDoor
-from gateway.agent.launcher import Ask, CannotStart, Ended, Engine, Spec, Spot
+from gateway.agent.launcher import CannotStart, Ended, Engine, LaunchPlace, LaunchRequest, Spec
+from gateway.agent.listeners import LinkListener
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.messages import Setup
 from gateway.support.process import make_private_folder, write_private
@@ -37,16 +37,16 @@ _GPU_SUFFIX = ".gpu"
 class Record(msgspec.Struct, frozen=True):
     """The resources of this node that are taken by an engine which was started here."""
 
-    ask: Ask
+    ask: LaunchRequest
     gpu: str | None
 
 
-class Sight(msgspec.Struct, frozen=True):
+class NodeEngines(msgspec.Struct, frozen=True):
     """The engines of a node, as a supervisor reports them."""
 
     node_id: str
     engines: list[Engine]
-    asks: dict[str, Ask]
+    asks: dict[str, LaunchRequest]
     """The resources that each of these engines takes, by replica."""
     ended: list[Ended]
     """Engines that this supervisor has seen end."""
@@ -72,14 +72,14 @@ class Supervisor:
         self._context = ray.get_runtime_context()
         self._gpu = next((str(gpu) for gpu in self._context.get_accelerator_ids().get("GPU", [])), None)
 
-    async def look(self, public_keys: list[str]) -> Sight:
+    async def look(self, public_keys: list[str]) -> NodeEngines:
         """Return the engines of this node. public_keys: the keys whose holders may connect to engines from now on."""
         launcher = await self._ready(public_keys)
         engines = launcher.running()
         asks = {id: record.ask for id in engines if (record := self._record_of(id)) is not None}
-        return Sight(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
+        return NodeEngines(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
 
-    async def offer(self, ask: Ask, public_keys: list[str]) -> Spot | None:
+    async def offer(self, ask: LaunchRequest, public_keys: list[str]) -> LaunchPlace | None:
         """Reserve a place for an engine on this node, and return it; the engine starts there once `go` is called.
 
         Return None if an engine of the replica lives already.
@@ -93,9 +93,9 @@ class Supervisor:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         decision: asyncio.Future[Spec | None] = asyncio.get_running_loop().create_future()
-        offered: asyncio.Future[Spot] = asyncio.get_running_loop().create_future()
+        offered: asyncio.Future[LaunchPlace] = asyncio.get_running_loop().create_future()
 
-        async def begin(spot: Spot) -> Spec | None:
+        async def begin(spot: LaunchPlace) -> Spec | None:
             gpu = self._free_gpu(launcher.running())
             record = Record(ask, gpu)
             write_private(self._file(ask.replica_id, _RECORD_SUFFIX), msgspec.json.encode(record).decode())
@@ -155,8 +155,8 @@ class Supervisor:
         if self._launcher is None:
             make_private_folder(self._folder)
             ports = range(self._setup.first_port, self._setup.last_port + 1)
-            door = LinkDoor(ray.util.get_node_ip_address(), ports, self._folder)
-            launcher = LocalLauncher(self._folder / "replicas", self._folder / "log", door, apart=True)
+            listener = LinkListener(ray.util.get_node_ip_address(), ports, self._folder)
+            launcher = LocalLauncher(self._folder / "replicas", self._folder / "log", listener, apart=True)
             launcher.watch(self._note_end)
             if self._replica_id and self._gpu is not None:
                 write_private(self._file(self._replica_id, _GPU_SUFFIX), self._gpu)
@@ -203,7 +203,7 @@ class Supervisor:
                 "be the same"
             )
 
-    def _check_model(self, ask: Ask) -> None:
+    def _check_model(self, ask: LaunchRequest) -> None:
         """Check that this node has the model.
 
         Raises CannotStart: when the node does not have it.

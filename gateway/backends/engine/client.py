@@ -44,7 +44,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 from gateway.domain.errors import BackendFailed, InvalidRequest
 
 GIVE_UP_S = 10.0
@@ -131,7 +131,10 @@ class EngineBackend:
         )
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Return the embedding of one prompt, as `Backend.embed`."""
+        """Return the embedding of one prompt, as `Backend.embed`.
+
+        trace: the header `traceparent`; "": none.
+        """
         async with aclosing(self.deltas(request, trace)) as items:
             async for item in items:
                 if isinstance(item, Final) and item.embedding is not None:
@@ -139,7 +142,10 @@ class EngineBackend:
         raise BackendFailed("The engine returned no embedding for the request.")
 
     def deltas(self, request: GenerateRequest, trace: str = "") -> AsyncGenerator[list[Delta] | Final]:
-        """Yield the token ids of one request, as `EngineRequests.deltas`."""
+        """Yield the token ids of one request, as `EngineRequests.deltas`.
+
+        trace: the header `traceparent`; "": none.
+        """
         return self._requests.deltas(request, trace)
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -166,7 +172,7 @@ class EngineBackend:
         """Return the age of the oldest request of this gateway that has no token yet; 0 where none waits."""
         return self._requests.oldest_wait_s()
 
-    def take_used(self) -> list[Used]:
+    def take_used(self) -> list[UsedAmounts]:
         """Return the amounts that this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()
 

@@ -12,7 +12,10 @@ REFUSALS = frozenset({"invalid_request", "adapter_rejected"})
 
 
 def not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
-    """Return the error of a request that came while no engine takes any."""
+    """Return the error of a request that came while no engine takes any.
+
+    reason: the cause, which the message names in parentheses.
+    """
     return Overloaded(
         f"No engine can take the request now ({reason}). Send it again later.", code=code, retry_after_s=RETRY_AFTER_S
     )

@@ -73,6 +73,8 @@ class EngineModel:
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary.
 
+        field, add_special_tokens: as for `Model.prepare_text`.
+
         Raises as `gateway.backends.base.Model.prepare_text`.
         """
         token_ids = (

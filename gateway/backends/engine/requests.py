@@ -20,7 +20,7 @@ from gateway.backends.engine.recorder import UsageRecorder
 from gateway.backends.engine.stream import EngineStream
 from gateway.backends.engine.used import UseCounter
 from gateway.backends.usage import Count, UsageSink
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 from gateway.backends.window import Window
 from gateway.domain.errors import ReadTooSlowly
 
@@ -97,7 +97,7 @@ class EngineRequests:
         waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
         return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # as the loop's clock is
 
-    def take_used(self) -> list[Used]:
+    def take_used(self) -> list[UsedAmounts]:
         """Return the amounts that the requests used on the engine since the last call."""
         return self._used.take(self._streams.values())
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from engine.protocol import Usage
 from gateway.backends.engine.stream import EngineStream
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 
 
 class UseCounter:
@@ -17,7 +17,7 @@ class UseCounter:
 
     def __init__(self) -> None:
         self._is_asked = False
-        self._ended: list[Used] = []
+        self._ended: list[UsedAmounts] = []
 
     def ended(self, stream: EngineStream, usage: Usage) -> None:
         """Count the tokens of an ended request beyond those that were counted before.
@@ -28,7 +28,7 @@ class UseCounter:
             request = stream.request
             generated = usage.completion_tokens + usage.discarded_tokens
             self._ended.append(
-                Used(
+                UsedAmounts(
                     request.tenant,
                     request.weight,
                     usage.prompt_tokens - usage.cached_tokens,
@@ -38,13 +38,13 @@ class UseCounter:
             )
             stream.num_used = max(generated, sum(stream.counts))
 
-    def take(self, running: Iterable[EngineStream]) -> list[Used]:
+    def take(self, running: Iterable[EngineStream]) -> list[UsedAmounts]:
         """Return the amounts used since the last call, by running requests and by those that have ended."""
         used, self._ended, self._is_asked = self._ended, [], True
         for stream in running:
             count = sum(stream.counts)
             if count > stream.num_used:
                 request = stream.request
-                used.append(Used(request.tenant, request.weight, 0, count - stream.num_used, 0))
+                used.append(UsedAmounts(request.tenant, request.weight, 0, count - stream.num_used, 0))
                 stream.num_used = count
         return used

@@ -16,7 +16,7 @@ from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.reply import Part, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
-from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completion, own_of_text, own_prompt, settle
+from gateway.domain.routing.foreign_usage import BilledCounts, Evidence, own_completion, own_of_text, own_prompt, settle
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Attempt:
         """Our own counts of the tokens of each choice so far."""
         self._max_tokens = self.request.sampling.max_tokens
         self._own_prompt = own_prompt(self._all)
-        self._settled_now: Settled | None = None
+        self._settled_now: BilledCounts | None = None
         """The result of `_settled`, kept until something comes."""
         self._first_s: float | None = None
 
@@ -211,16 +211,16 @@ class Attempt:
             reason = "length" if "length" in reasons else "stop"
         return UsageRecord(request.request_id, request.attempt, reason, usage, request.meter)
 
-    def _settled(self) -> Settled:
+    def _settled(self) -> BilledCounts:
         """Return the usage that is billed if the request ends now."""
         if self._settled_now is None:
             self._settled_now = self._settle()
         return self._settled_now
 
-    def _settle(self) -> Settled:
+    def _settle(self) -> BilledCounts:
         reported = self.reported
         if not self.has_begun and reported is None:
-            return Settled(0, 0, 0, is_ours=True, is_false=False)
+            return BilledCounts(0, 0, 0, is_ours=True, is_false=False)
         if reported is None:
             return settle(self._all, None)
         completion = reported.completion_tokens
@@ -229,7 +229,7 @@ class Attempt:
         counts = (reported.prompt_tokens, completion, reported.cached_tokens)
         return settle(self._all, counts, reasoning_tokens=reported.reasoning_tokens)
 
-    def _usage(self, settled: Settled) -> Usage:
+    def _usage(self, settled: BilledCounts) -> Usage:
         completion, counted = settled.completion_tokens, self._num_counted
         discarded = 0
         if self.stopped_at and counted < completion:

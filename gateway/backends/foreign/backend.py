@@ -19,12 +19,12 @@ from gateway.backends.foreign.failures import not_ready
 from gateway.backends.foreign.own_keys import OwnKey, no_own_key
 from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.shown import ShownIds, ShownText
+from gateway.backends.foreign.shown_text import ShownIds, ShownText
 from gateway.backends.generation import Generation, Item
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 from gateway.domain.errors import InvalidRequest
 
 
@@ -126,7 +126,7 @@ class ForeignBackend:
         """Return the usual time of the server's recent answers, in milliseconds; None where there were none."""
         return self._requests.usual_ms()
 
-    def take_used(self) -> list[Used]:
+    def take_used(self) -> list[UsedAmounts]:
         """Return nothing: use is not reported to servers of other makers."""
         return []
 

@@ -29,7 +29,7 @@ from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
-from gateway.domain.routing.breaker import Admitted, Breaker
+from gateway.domain.routing.breaker import AdmissionToken, Breaker
 from gateway.support.worker import Worker
 
 INSPECT_WITHIN_S = 20.0
@@ -161,7 +161,7 @@ class ServerCondition:
         """Stop checking the server's health."""
         await self._watching.stop()
 
-    def take(self) -> tuple[ServerInfo, Admitted]:
+    def take(self) -> tuple[ServerInfo, AdmissionToken]:
         """Return the server's facts from its last answer, and the breaker's permit to send a request now.
 
         Raises Unanswered: when it takes none.
@@ -195,7 +195,7 @@ class ServerCondition:
         code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
         return Unanswered(not_ready(self.detail, code), "absent")
 
-    def succeeded(self, admitted: Admitted, *, is_false: bool) -> None:
+    def succeeded(self, admitted: AdmissionToken, *, is_false: bool) -> None:
         """Record that the server answered a request.
 
         is_false: True if the reported counts cannot be true.
@@ -210,7 +210,7 @@ class ServerCondition:
             asyncio.get_running_loop().call_later(self._distrust_s + TICK_S, self._notify)
         self._notify()
 
-    def full(self, admitted: Admitted, retry_after_s: float | None) -> None:
+    def full(self, admitted: AdmissionToken, retry_after_s: float | None) -> None:
         """Record that the server had no room for a request.
 
         Each time that it has none again, it counts as full for twice as long. retry_after_s: the time that it names
@@ -221,7 +221,7 @@ class ServerCondition:
             self._full_until_s = _now_s() + min(MAX_FULL_S, max(self._full_s, retry_after_s or 0.0))
             self._full_s = min(MAX_FULL_S, 2 * self._full_s)
 
-    def failed(self, admitted: Admitted) -> None:
+    def failed(self, admitted: AdmissionToken) -> None:
         """Record that the server failed at a request."""
         was_ready = self.is_ready
         self.breaker.failed(admitted, _now_s())

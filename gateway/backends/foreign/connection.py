@@ -38,6 +38,8 @@ class ServerGone(Exception):
     """The error for a connection that could not be opened, was lost, timed out or is no HTTP.
 
     The message is for operators alone.
+
+    has_begun: True: the reply had begun. was_lost: True: the connection was lost after the request was sent.
     """
 
     def __init__(self, why: str, *, has_begun: bool = False, was_lost: bool = False) -> None:
@@ -296,7 +298,10 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the response: whole if it lasts until the connection ends, else lost, with the reason why."""
+        """End the response: whole if it lasts until the connection ends, else lost, with the reason why.
+
+        error: None where the server closed the connection in order.
+        """
         self._transport = None
         self._forget_timer()
         if self._why is None and error is None and self._has_head and self._is_until_end:

@@ -26,7 +26,10 @@ _CLIENTS = frozenset({400, 413, 422})
 
 
 def not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
-    """Return the error of a request that came while the server takes none."""
+    """Return the error of a request that came while the server takes none.
+
+    reason: the cause, which the message names in parentheses.
+    """
     return Overloaded(
         f"No server can take the request now ({reason}). Send it again later.", code=code, retry_after_s=RETRY_AFTER_S
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.domain.errors import ProviderKeyMissing, ProviderKeyRefused
 from gateway.domain.pools.provider_key import ProviderKey
-from gateway.domain.routing.breaker import Admitted, Breaker
+from gateway.domain.routing.breaker import AdmissionToken, Breaker
 
 OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
 """A function that returns the key that a project, by its id, has brought for the servers of the pool.
@@ -39,7 +39,7 @@ class KeyInUse(msgspec.Struct, frozen=True):
     """The key itself."""
     breaker: Breaker | None
     """The breaker of a key that the server refused before; None for a key that the server takes, as far as is known."""
-    admitted: Admitted | None = None
+    admitted: AdmissionToken | None = None
     """The breaker's permit for the request."""
 
 
@@ -91,7 +91,7 @@ class OwnKeys:
             if len(self._refused) > MAX_REFUSED:
                 self._refused.popitem(last=False)
         admitted = used.admitted if used.breaker is known.breaker else None
-        known.breaker.failed(admitted or Admitted(), _now_s())
+        known.breaker.failed(admitted or AdmissionToken(), _now_s())
 
     def accepted(self, used: KeyInUse) -> None:
         """Record that the server took a key."""

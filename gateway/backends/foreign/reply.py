@@ -87,6 +87,8 @@ class ServerRefused(Exception):
     """The error of a server that refused a request, or failed at it, in its own words.
 
     The message is for operators alone.
+
+    retry_after_s: seconds after which the server wants to be asked again; None: the server said nothing about that.
     """
 
     def __init__(self, status: int, code: str = "", *, text: str = "", retry_after_s: float | None = None) -> None:

@@ -27,11 +27,11 @@ from gateway.backends.foreign.failures import (
     server_failure,
     server_refusal,
 )
-from gateway.backends.foreign.noted import NotedCounts
+from gateway.backends.foreign.noted_counts import NotedCounts
 from gateway.backends.foreign.own_keys import KeyInUse, OwnKey, OwnKeys
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Part, ReplyRefused, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.shown import Shown
+from gateway.backends.foreign.shown_text import Shown
 from gateway.backends.foreign.sse import EventTooLarge
 from gateway.backends.foreign.stream import ReplyStream
 from gateway.backends.generation import Generation
@@ -40,7 +40,7 @@ from gateway.backends.window import Window
 from gateway.domain.balancing.answer_times import AnswerTimes
 from gateway.domain.errors import GatewayError, ProviderKeyMissing, ProviderKeyRefused, ReadTooSlowly, ShuttingDown
 from gateway.domain.pools.provider_key import ProviderKey
-from gateway.domain.routing.breaker import Admitted
+from gateway.domain.routing.breaker import AdmissionToken
 
 OF_KEYS = frozenset({401, 402, 403})
 """HTTP statuses by which a server refuses the key of a request, or says that nobody pays for it."""
@@ -135,7 +135,9 @@ class ForeignRequests:
             assert attempt.usage is not None, "it was recorded as the context was left"
             yield shown.end(attempt.usage)
 
-    async def _opened(self, generation: Generation, driver: Driver) -> tuple[ReplyStream, Admitted, KeyInUse | None]:
+    async def _opened(
+        self, generation: Generation, driver: Driver
+    ) -> tuple[ReplyStream, AdmissionToken, KeyInUse | None]:
         """Take a place for a request that can be sent now. Raises Unanswered: when there is none."""
         self._condition.check()
         try:
@@ -157,7 +159,7 @@ class ForeignRequests:
         )
 
     @contextmanager
-    def _judged(self, stream: ReplyStream, admitted: Admitted, own: KeyInUse | None) -> Iterator[None]:
+    def _judged(self, stream: ReplyStream, admitted: AdmissionToken, own: KeyInUse | None) -> Iterator[None]:
         """Yield to the code that reads a reply; then record the usage, judge the server, and give the place back.
 
         own: the project's own key that the request was sent with; None: that of the pool.
@@ -231,7 +233,7 @@ class ForeignRequests:
         except GatewayError as error:
             raise Unanswered(error, "failed") from None
 
-    def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: Admitted) -> KeyInUse | None:
+    def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: AdmissionToken) -> KeyInUse | None:
         """Count a use of the project's own key for a request that has its place; return None to use the pool's key.
 
         Raises Unanswered: when the server has refused the key too often of late; the place is given back.
@@ -263,7 +265,7 @@ class ForeignRequests:
                 raise refused from None
         return await stream.take()
 
-    async def _take_place(self) -> tuple[ServerInfo, Admitted]:
+    async def _take_place(self) -> tuple[ServerInfo, AdmissionToken]:
         """Take a place in the server's window.
 
         Raises Unanswered: when the server is not ready, or has no place in time.
@@ -280,7 +282,7 @@ class ForeignRequests:
             raise
 
     def _refused(
-        self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused, own: KeyInUse | None
+        self, stream: ReplyStream, admitted: AdmissionToken, refused: ServerRefused, own: KeyInUse | None
     ) -> Unanswered:
         """Return the exception for a reader where the server refused a request or failed at it.
 

@@ -14,7 +14,7 @@ from gateway.backends.foreign.connection import Connection, ServerGone
 from gateway.backends.foreign.driver import Driver, EndReader, Framing, Reader, ServerInfo
 from gateway.backends.foreign.errors import read_refusal
 from gateway.backends.foreign.lines import LineSplitter
-from gateway.backends.foreign.noted import NotedCounts
+from gateway.backends.foreign.noted_counts import NotedCounts
 from gateway.backends.foreign.reply import MAX_OBJECTS, BadReply, Part, check_objects
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.sse import EventReader

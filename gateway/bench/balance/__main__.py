@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gateway.bench.balance.compare import Row, compare
-from gateway.bench.balance.model import World, arrivals
+from gateway.bench.balance.model import SimulationParameters, arrivals
 from gateway.bench.balance.policies import POLICIES
 from gateway.bench.balance.references import belady, best_static_placement
 
@@ -22,7 +22,7 @@ HEADER = (
 )
 
 
-def rows(world: World) -> Iterator[Row | tuple[str, float]]:
+def rows(world: SimulationParameters) -> Iterator[Row | tuple[str, float]]:
     """Yield the references, then a row of each policy."""
     requests = arrivals(world)
     static = best_static_placement(world)
@@ -49,7 +49,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     argv: the words of the command line, without the program's name; None: those of this process.
     """
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.balance", description=__doc__)
-    default = World()
+    default = SimulationParameters()
     for name, what in (
         ("replicas", "in the pool"),
         ("adapters", "that are asked for"),
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = args.pop("json")
     if not as_json:
         sys.stdout.write(f"{HEADER}\n")
-    for row in rows(World(**args)):
+    for row in rows(SimulationParameters(**args)):
         if as_json:
             shown = {"policy": row[0], "hit_rate": row[1]} if isinstance(row, tuple) else row
             sys.stdout.write(f"{msgspec.json.encode(shown).decode()}\n")

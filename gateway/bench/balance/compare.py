@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.bench.balance.model import Arrival, Picture, Policy, Simulation, World, adapter_name
-from gateway.bench.balance.policies import Ours, Peer
+from gateway.bench.balance.model import Arrival, Policy, ReplicaSnapshot, Simulation, SimulationParameters, adapter_name
+from gateway.bench.balance.policies import OurPolicy, PeerPolicy
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 
 NUM_TIMED = 20_000
@@ -34,7 +34,9 @@ class Row(msgspec.Struct, frozen=True):
     pick_us_p99: float
 
 
-def compare(kind: type[Ours | Peer], world: World, requests: Sequence[Arrival], static: float) -> Row:
+def compare(
+    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, requests: Sequence[Arrival], static: float
+) -> Row:
     """Run one policy over the requests, and return its row of figures.
 
     static: the hit rate of a fixed placement, for the row.
@@ -72,10 +74,12 @@ def _pick_times_us(policy: Policy, requests: Sequence[Arrival]) -> tuple[float, 
     return taken_ns[len(taken_ns) // 2] / 1e3, taken_ns[len(taken_ns) * 99 // 100] / 1e3
 
 
-def _moved(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> tuple[float, float]:
+def _moved(
+    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, pictures: list[ReplicaSnapshot]
+) -> tuple[float, float]:
     """Return the shares of adapters that move when an idle replica joins the pool, and when a replica is lost."""
     load = pictures[0].load
-    idle = Picture(
+    idle = ReplicaSnapshot(
         ReplicaLoad(
             id="new", capacity=load.capacity, adapter_slots=load.adapter_slots, ready_since_s=load.ready_since_s
         ),
@@ -88,7 +92,9 @@ def _moved(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> tu
     return more, less
 
 
-def _places(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> list[str]:
+def _places(
+    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, pictures: list[ReplicaSnapshot]
+) -> list[str]:
     """Return where a gateway that knows these replicas would send each adapter's next request."""
     policy = kind([picture.load.id for picture in pictures], 1, 0)
     for picture in pictures:

@@ -18,7 +18,7 @@ import msgspec
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 
 
-class World(msgspec.Struct, frozen=True):
+class SimulationParameters(msgspec.Struct, frozen=True):
     """The parameters of a simulation."""
 
     replicas: int = 64
@@ -66,7 +66,7 @@ class Arrival(msgspec.Struct, frozen=True):
     tokens: float
 
 
-def arrivals(world: World) -> list[Arrival]:
+def arrivals(world: SimulationParameters) -> list[Arrival]:
     """Return the requests of a run, the same ones for every policy."""
     rng = random.Random(world.seed)  # noqa: S311
     names = [adapter_name(number) for number in range(world.adapters)]
@@ -86,7 +86,7 @@ def adapter_name(number: int) -> str:
 class Policy(Protocol):
     """The policy by which one gateway chooses a replica for each request."""
 
-    def update(self, picture: Picture, now_s: float) -> None:
+    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
         """Update the gateway's state of a replica by the replica's heartbeat."""
 
     def pick(self, asked: Asked) -> str:
@@ -99,7 +99,7 @@ class Policy(Protocol):
         """Count a request that a replica has ended."""
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ReplicaSnapshot(msgspec.Struct, frozen=True):
     """The state of a replica in a heartbeat, with the numbers that other routers read of a model server."""
 
     load: ReplicaLoad
@@ -120,7 +120,7 @@ class Request(msgspec.Struct, eq=False):
 class Replica:
     """One replica's batch, slots and queue."""
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: SimulationParameters) -> None:
         self.name = name
         self.num_requests = self.num_loads = 0
         self.running: dict[str, int] = {}
@@ -193,7 +193,7 @@ class Replica:
             if not counts[key]:
                 del counts[key]
 
-    def picture(self) -> Picture:
+    def picture(self) -> ReplicaSnapshot:
         """Return the state of the replica as a heartbeat tells it."""
         load = ReplicaLoad(
             id=self.name,
@@ -206,7 +206,7 @@ class Replica:
             ready_since_s=-1e9,
         )
         waiting = frozenset(self._unready) | {request.asked.adapter for request in self._ready}
-        return Picture(load, frozenset(self.running), waiting)
+        return ReplicaSnapshot(load, frozenset(self.running), waiting)
 
 
 class Outcome(msgspec.Struct):
@@ -232,7 +232,7 @@ class Outcome(msgspec.Struct):
 class Simulation:
     """One run of a policy. policies: one policy for each gateway."""
 
-    def __init__(self, world: World, policies: list[Policy]) -> None:
+    def __init__(self, world: SimulationParameters, policies: list[Policy]) -> None:
         self.world = world
         self.policies = policies
         self.replicas = {f"replica-{number}": Replica(f"replica-{number}", world) for number in range(world.replicas)}

@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections import Counter
 from typing import ClassVar
 
-from gateway.bench.balance.model import Picture
+from gateway.bench.balance.model import ReplicaSnapshot
 from gateway.domain.balancing.balancer import Balancer
 from gateway.domain.balancing.replica import Asked
 
 
-class Ours:
+class OurPolicy:
     """The policy of `gateway.domain.balancing`."""
 
     name: ClassVar[str] = "bounded rendezvous (ours)"
@@ -28,7 +28,7 @@ class Ours:
             self.balancer.add(replica)
         self.balancer.share_among(num_gateways)
 
-    def update(self, picture: Picture, now_s: float) -> None:
+    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
         """Store a replica's heartbeat in the balancer."""
         self.balancer.update(picture.load, now_s)
 
@@ -47,7 +47,7 @@ class Ours:
         self.balancer.given(replica_id, asked)
 
 
-class Peer(ABC):
+class PeerPolicy(ABC):
     """A policy of another router, with what it knows of the replicas."""
 
     name: ClassVar[str]
@@ -55,10 +55,10 @@ class Peer(ABC):
     def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
         self.replicas = list(replicas)
         self.rng = random.Random(seed)  # noqa: S311
-        self.pictures: dict[str, Picture] = {}
+        self.pictures: dict[str, ReplicaSnapshot] = {}
         self.since: Counter[str] = Counter()
 
-    def update(self, picture: Picture, now_s: float) -> None:
+    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
         """Store a replica's heartbeat, which already counts the requests that were sent before."""
         self.pictures[picture.load.id] = picture
         self.since[picture.load.id] = 0
@@ -81,7 +81,7 @@ class Peer(ABC):
         return load.running + load.waiting + self.since[replica]
 
 
-class RoundRobin(Peer):
+class RoundRobin(PeerPolicy):
     """The policy that chooses one replica after the other; each gateway begins at another one."""
 
     name = "round robin"
@@ -96,7 +96,7 @@ class RoundRobin(Peer):
         return self.replicas[self.next]
 
 
-class LeastLoaded(Peer):
+class LeastLoaded(PeerPolicy):
     """The policy that chooses the replica with the fewest requests running and waiting; any among equal ones."""
 
     name = "least loaded"
@@ -108,7 +108,7 @@ class LeastLoaded(Peer):
         return self.rng.choice([replica for load, replica in loads if load == least])
 
 
-class ConsistentHashing(Peer):
+class ConsistentHashing(PeerPolicy):
     """The policy of a hash ring with virtual nodes, by adapter, without regard to load."""
 
     name = "consistent hashing"
@@ -130,7 +130,7 @@ class ConsistentHashing(Peer):
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-class LoraScorer(Peer):
+class LoraScorer(PeerPolicy):
     """llm-d's LoRA affinity scorer alone.
 
     An active adapter scores 1.0, room for one more 0.8, a waiting adapter 0.6, else 0. The highest score wins, any
@@ -182,4 +182,11 @@ def _from_most_to_least(amounts: list[int]) -> list[float]:
     return [(most - amount) / (most - least) if most > least else 1.0 for amount in amounts]
 
 
-POLICIES: list[type[Ours | Peer]] = [Ours, RoundRobin, LeastLoaded, ConsistentHashing, LoraScorer, LoraAndQueueScorers]
+POLICIES: list[type[OurPolicy | PeerPolicy]] = [
+    OurPolicy,
+    RoundRobin,
+    LeastLoaded,
+    ConsistentHashing,
+    LoraScorer,
+    LoraAndQueueScorers,
+]

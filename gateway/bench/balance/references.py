@@ -6,11 +6,11 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from gateway.bench.balance.model import Arrival, World
+from gateway.bench.balance.model import Arrival, SimulationParameters
 from gateway.domain.balancing.balancer import BOUND
 
 
-def best_static_placement(world: World) -> float:
+def best_static_placement(world: SimulationParameters) -> float:
     """Return an upper bound of the share of requests whose adapter is resident under any fixed placement.
 
     An adapter needs as many copies as its requests fill replicas, each with at most `BOUND` times the mean load. The
@@ -25,7 +25,7 @@ def best_static_placement(world: World) -> float:
     return hit_rate
 
 
-def belady(world: World, requests: Sequence[Arrival]) -> float:
+def belady(world: SimulationParameters, requests: Sequence[Arrival]) -> float:
     """Return the hit rate of one cache for the whole pool that evicts the adapter asked for last (Belady, 1966).
 
     The rate is over the second half of the requests. No policy can have more.

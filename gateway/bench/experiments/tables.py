@@ -45,7 +45,7 @@ from gateway.domain.experiments.definition import (
     UnitSource,
 )
 from gateway.domain.experiments.metrics import METRICS
-from gateway.domain.experiments.units import DAY_US, NO_ROWS, Counts, First, UnitState, rows_of, table_changes
+from gateway.domain.experiments.units import DAY_US, NO_ROWS, Counts, FirstTime, UnitState, rows_of, table_changes
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.recount import verify
 from gateway.experiments.results import read_health, read_results, read_timeline
@@ -193,7 +193,7 @@ def _state(rng: random.Random, number: int, num_requests: int, first_us: int) ->
         num_votes=int(number % 10 == 0),
     )
     request_id = f"req_{number}_0"
-    firsts = {name: First(first_us, request_id, 0, us) for name, us in times.items()}
+    firsts = {name: FirstTime(first_us, request_id, 0, us) for name, us in times.items()}
     votes = {"paid": (number % 1000, 1)} if number % 10 == 0 else {}
     return UnitState(first_us, request_id, 1, number % 3, True, counts, votes, firsts)
 

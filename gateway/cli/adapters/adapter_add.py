@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.adapters.adapter_path import add_tenant
 from gateway.cli.errors import EXIT_OPEN, CommandFailed, WrongUsage
 from gateway.cli.output import print_result
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 from gateway.cli.progress import Progress
 from gateway.cli.verbs import add_verb
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.adapters.adapter_path import add_tenant
 from gateway.cli.output import print_result, print_rows, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_verb, over_admin
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient

@@ -19,7 +19,7 @@ from adapters.safe_file import open_regular
 from adapters.store import FILE_NAMES
 from gateway.cli.client import RequestRefused
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import print_result, print_rows, utc
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
 from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, print_table, utc, write_out
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gateway.cli.output import (
     utc,
     write_out,
 )
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.money import decimal_text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.billing.money import nanos_of, parse_instant, parse_price
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.output import print_json, print_result, print_table, utc
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 from gateway.cli.pools.finding import warn_of_unknown
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY, TIERS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, WrongUsage
 from gateway.cli.output import print_json, print_result, print_table, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_command, over_admin
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from gateway.cli.client import (
     tls_for,
 )
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
-from gateway.cli.parts import checked_path
+from gateway.cli.path_parts import checked_path
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"

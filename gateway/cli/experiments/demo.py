@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.experiments.parts import find_experiment
+from gateway.cli.experiments.arguments import find_experiment
 from gateway.cli.output import print_result
 from gateway.cli.verbs import add_group, add_verb
 

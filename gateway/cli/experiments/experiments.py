@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, objects, verify
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, parse_part, parse_share, warnings_of
+from gateway.cli.experiments.arguments import (
+    add_name,
+    add_tenant,
+    find_experiment,
+    parse_part,
+    parse_share,
+    warnings_of,
+)
 from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.percent import percent_text

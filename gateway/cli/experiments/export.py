@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_OK, CommandFailed
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
+from gateway.cli.experiments.arguments import add_name, add_tenant, find_experiment
 from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, write_out
 from gateway.cli.verbs import add_verb
 
@@ -70,6 +70,8 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 @contextmanager
 def _archive(out: Path | None) -> Iterator[IO[bytes]]:
     """Open a temporary file for the archive: beside the file to write or, for standard output, in the system's folder.
+
+    out: the file to write; None: standard output.
 
     Raises CommandFailed: when no file can be made in the folder.
     """

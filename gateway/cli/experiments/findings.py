@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, parse_percent, past_time, warnings_of
+from gateway.cli.experiments.arguments import (
+    add_name,
+    add_tenant,
+    find_experiment,
+    parse_percent,
+    past_time,
+    warnings_of,
+)
 from gateway.cli.output import print_json, print_result, print_table
 from gateway.cli.verbs import add_verb, over_admin
 from gateway.domain.percent import percent_text

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.experiments.parts import add_tenant, parse_part
+from gateway.cli.experiments.arguments import add_tenant, parse_part
 from gateway.cli.output import print_result, print_rows
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:

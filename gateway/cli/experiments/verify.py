@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
+from gateway.cli.experiments.arguments import add_name, add_tenant, find_experiment
 from gateway.cli.output import print_result
 from gateway.cli.verbs import add_verb
 

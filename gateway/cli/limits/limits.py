@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import print_json, print_rows, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.pools.finding import warn_of_unknown
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.output import print_json, print_result, print_rows, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:

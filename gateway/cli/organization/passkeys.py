@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import print_result, print_rows, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ def register(verbs: Verbs) -> None:
 
 @over_admin
 def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
-    from gateway.cli.pools.shown import print_hosts
+    from gateway.cli.pools.tables import print_hosts
 
     hosts = client.get_all("/hosts")
     if arguments.json:
@@ -95,7 +95,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
 
 @over_admin
 def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
-    from gateway.cli.pools.shown import print_hosts, print_nodes
+    from gateway.cli.pools.tables import print_hosts, print_nodes
 
     host = _found(client, arguments.host)
     if arguments.json:

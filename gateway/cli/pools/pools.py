@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import print_json, print_result, print_table
 from gateway.cli.pools.adapters import show_adapters
-from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, autoscale, show_scalings
-from gateway.cli.pools.finding import find_pool
-from gateway.cli.pools.hosts import read_excluded, read_labels
-from gateway.cli.pools.keys import set_key
-from gateway.cli.pools.waiting import add_wait, report_change
-from gateway.cli.pools.wanted import (
+from gateway.cli.pools.arguments import (
     add_access,
     add_engine_settings,
     add_model,
@@ -23,6 +18,11 @@ from gateway.cli.pools.wanted import (
     read_access,
     read_model,
 )
+from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, autoscale, show_scalings
+from gateway.cli.pools.finding import find_pool
+from gateway.cli.pools.hosts import read_excluded, read_labels
+from gateway.cli.pools.keys import set_key
+from gateway.cli.pools.waiting import add_wait, report_change
 from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     if arguments.json:
         print_json(pools)
         return 0
-    from gateway.cli.pools.shown import revisions_in_short
+    from gateway.cli.pools.tables import revisions_in_short
 
     rows = [
         (
@@ -215,7 +215,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
 
 @over_admin
 def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
-    from gateway.cli.pools.shown import print_pool
+    from gateway.cli.pools.tables import print_pool
 
     pool = client.get(f"/pools/{find_pool(client, arguments.name)['id']}")
     if arguments.json:
@@ -239,7 +239,7 @@ def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
-    from gateway.cli.pools.shown import hosts_in_words
+    from gateway.cli.pools.tables import hosts_in_words
 
     wanted = {"placement": read_labels(arguments.labels), "exclusion": read_excluded(arguments.excluded)}
     with AdminClient.of(environ) as client:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gateway.cli.output import print_json, print_result
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.waiting import add_wait, report_change
 from gateway.cli.verbs import add_group, add_verb, over_admin
@@ -43,7 +43,7 @@ def register(verbs: Verbs) -> None:
 
 @over_admin
 def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
-    from gateway.cli.pools.shown import print_replicas
+    from gateway.cli.pools.tables import print_replicas
 
     only = {} if arguments.pool is None else {"pool_id": find_pool(client, arguments.pool)["id"]}
     replicas = client.get_all("/replicas", **only)

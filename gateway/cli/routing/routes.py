@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
-from gateway.cli.parts import name_part
+from gateway.cli.path_parts import name_part
 from gateway.cli.routing.explain import add_request, explain, read_object
 from gateway.cli.verbs import add_group, add_verb, over_admin
 

@@ -64,7 +64,7 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 async def _look(dsn: str) -> Report:
     from engine.protocol import protocol_text
     from engine.version import VERSION
-    from gateway.db.parts import read_installation
+    from gateway.db.installed_versions import read_installation
     from gateway.db.pool import Database
     from gateway.domain.upgrade import Software, upgrade_report
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.batches.access import add_access, project_client
 from gateway.cli.output import print_result, utc
-from gateway.cli.parts import id_part
+from gateway.cli.path_parts import id_part
 from gateway.cli.stored.items import add_items_flags, print_items
 from gateway.cli.verbs import add_group, add_verb
 

@@ -85,6 +85,8 @@ async def create_import(
     name: checked by the caller.
     state: 'receiving', 'fetching', or 'uploaded' if the content is there.
     base_digest: the digest of the base model that the content is announced for, if any was named.
+    promote: whether the version becomes the adapter's current one once it is ready. size_bytes, sha256: the size and
+    hash that the client announced; None: none.
     """
     encoded_author = msgspec.json.encode(author).decode()
     row = await conn.fetchrow(

@@ -108,7 +108,10 @@ _LIST_ALL = """
 async def list_all_adapters(
     conn: Connection, organization_id: str, project_ids: list[str] | None, *, after: str | None, limit: int
 ) -> list[TenantsAdapter]:
-    """List the adapters of several projects that are not archived; None stands for all projects of the organization."""
+    """List the adapters of several projects that are not archived; None stands for all projects of the organization.
+
+    after: the id of the last adapter of the page before; None: the page is the first. limit: the most adapters.
+    """
     found = []
     for row in await conn.fetch(_LIST_ALL, organization_id, project_ids, after, limit):
         fields = dict(row)

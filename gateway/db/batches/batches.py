@@ -130,7 +130,10 @@ _LIST = """
 
 
 async def list_batches(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[BatchRow]:
-    """Return a page of a project's batches, the newest first."""
+    """Return a page of a project's batches, the newest first.
+
+    after: the id of the last batch of the page before; None: the page is the first. limit: the most batches.
+    """
     return [BatchRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 

@@ -185,16 +185,16 @@ _STANDING = """
 """
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ProjectBatches(msgspec.Struct, frozen=True):
     """The batches of a project whose lines run: those that gateways work on, and those that wait for one."""
 
     num_at_work: int
     num_due: int
 
 
-async def project_standings(conn: Connection) -> dict[str, Standing]:
+async def project_standings(conn: Connection) -> dict[str, ProjectBatches]:
     """Return the standings of all projects with batches whose lines run."""
-    return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
+    return {row[0]: ProjectBatches(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 
 _QUEUED = """
@@ -498,7 +498,10 @@ _END = """
 
 
 async def end_batch(conn: Connection, batch: LeasedBatch, status: str, *, has_output: bool, has_errors: bool) -> None:
-    """End a locked batch, whose files the same transaction makes; lines that never ran count as failed."""
+    """End a locked batch, whose files the same transaction makes; lines that never ran count as failed.
+
+    has_output, has_errors: whether there is an output file, and a file of errors.
+    """
     await conn.execute(_END, batch.project_id, batch.id, status, has_output, has_errors)
 
 

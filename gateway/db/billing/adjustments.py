@@ -58,7 +58,11 @@ async def write_adjustment(
     corrects_period: datetime.date | None,
     corrects_request_id: str | None,
 ) -> Adjustment:
-    """Write an adjustment in the caller's transaction. Limits of cost and a prepaid balance count it like usage."""
+    """Write an adjustment in the caller's transaction. Limits of cost and a prepaid balance count it like usage.
+
+    corrects_period: the first day of the closed month that is corrected; None: none. corrects_request_id: the request
+    that is corrected; None: none.
+    """
     await conn.execute(_ENSURE_TODAY)
     await conn.execute(_LOCK_LEDGER)
     row = await conn.fetchrow(

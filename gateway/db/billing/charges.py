@@ -120,7 +120,10 @@ _CREDITS = """
 async def credits_drawn(
     conn: Connection, organization_id: str, project_id: str | None, month: datetime.date, currency: str
 ) -> list[ChargeRow]:
-    """Return the part of a closed month that credits paid, each as a charge below zero; [] for an open month."""
+    """Return the part of a closed month that credits paid, each as a charge below zero; [] for an open month.
+
+    project_id: None: all projects of the organization.
+    """
     rows = await conn.fetch(_CREDITS, organization_id, project_id, month)
     return [ChargeRow(**_NO_USAGE, **row, currency=currency) for row in rows]
 

@@ -50,7 +50,10 @@ async def grant_credit(
     reason: str,
     expires_at: datetime.datetime | None,
 ) -> Grant:
-    """Grant a credit to a project, in the caller's transaction."""
+    """Grant a credit to a project, in the caller's transaction.
+
+    expires_at: the end of the credit; None: it does not expire.
+    """
     grant_id = new_id("credit")
     await conn.execute(_GRANT, grant_id, organization_id, project_id, amount_nanos, reason, expires_at)
     await refresh_balances(conn, organization_id, project_id)

@@ -119,7 +119,9 @@ async def set_delivery(
 ) -> DeliveryRow:
     """Make a delivery, or change the one of this name; what was delivered stays delivered.
 
-    move: let it begin at from_period even if it began at another period of the same schedule.
+    move: let it begin at from_period even if it began at another period of the same schedule. secret: the encrypted
+    secret of the destination, and content_key: the id of the key that it is encrypted with; None for a destination
+    without a secret.
     """
     values = (name, kind, format, schedule, json.dumps(destination), secret, from_period, move, content_key)
     row = await conn.fetchrow(_CREATE, new_id("dlv"), organization_id, *values)

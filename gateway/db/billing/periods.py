@@ -13,7 +13,7 @@ from gateway.db.ledger.journals import lost_journals
 from gateway.db.ledger.rollups import roll_up_all
 from gateway.db.ledger.standstill import hold_ledger
 from gateway.db.organization.organizations import lock_organization
-from gateway.domain.billing.closing import Lost, objection
+from gateway.domain.billing.closing import LostJournals, objection
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -107,7 +107,7 @@ async def close_period(conn: Connection, organization_id: str, start: datetime.d
     await roll_up_all(conn)
     situation = await conn.fetchrow(_SITUATION, organization_id)
     assert situation is not None
-    lost = [Lost(each.heard_at, each.open_requests) for each in await lost_journals(conn)]
+    lost = [LostJournals(each.heard_at, each.open_requests) for each in await lost_journals(conn)]
     reason = objection(start, situation["next"], situation["now"], lost[-1] if lost else None)
     if reason is not None:
         raise CannotClose(reason)

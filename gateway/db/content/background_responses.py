@@ -49,7 +49,7 @@ class Segment(msgspec.Struct, frozen=True):
     sealed: bytes
 
 
-class Turn(msgspec.Struct, frozen=True):
+class RunTurn(msgspec.Struct, frozen=True):
     """The right of one gateway to run one response."""
 
     project_id: str
@@ -156,7 +156,7 @@ _PUT_BACK = """
 """
 
 
-async def put_back(conn: Connection, turn: Turn, *, again_s: float) -> None:
+async def put_back(conn: Connection, turn: RunTurn, *, again_s: float) -> None:
     """Give a response without events back, to be taken again after some seconds."""
     await conn.execute(_PUT_BACK, *msgspec.structs.astuple(turn), again_s)
 
@@ -180,7 +180,7 @@ _GIVE_UP = """
 """
 
 
-async def give_up_background(conn: Connection, turn: Turn) -> None:
+async def give_up_background(conn: Connection, turn: RunTurn) -> None:
     """End a response as failed, whose content cannot be read."""
     await conn.execute(_GIVE_UP, *msgspec.structs.astuple(turn))
 
@@ -196,7 +196,7 @@ _APPEND = """
 """
 
 
-async def append_events(conn: Connection, turn: Turn, segment: Segment) -> bool:
+async def append_events(conn: Connection, turn: RunTurn, segment: Segment) -> bool:
     """Add the next events of a stream; return False where this gateway no longer has the response."""
     return bool(await conn.fetchval(_APPEND, *msgspec.structs.astuple(turn), *msgspec.structs.astuple(segment)))
 
@@ -225,7 +225,7 @@ _NOTIFY = """
 
 
 async def end_background(
-    conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_request: bytes, sealed_response: bytes
+    conn: Connection, turn: RunTurn, status: Status, *, content_key: str, sealed_request: bytes, sealed_response: bytes
 ) -> bool:
     """Set a response's final status, and queue its webhooks; return False as `append_events` does.
 
@@ -269,6 +269,8 @@ async def get_background_request(
     """Return the id of the key of a response's request, and the sealed request.
 
     The request is b"" if the response is stored with its input elsewhere.
+
+    allowed: models that the caller's key may use; None: all.
     """
     row = await conn.fetchrow(_GET_REQUEST, project_id, response_id, _listed(allowed))
     return (row["content_key"], row["sealed_request"]) if row else None
@@ -315,7 +317,10 @@ _CANCEL = """
 async def ask_to_cancel(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> Status | None:
-    """Ask the gateway that runs a response to end it, and return its status; None where there is none such."""
+    """Ask the gateway that runs a response to end it, and return its status; None where there is none such.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     status: Status | None = await conn.fetchval(_CANCEL, project_id, response_id, _listed(allowed))
     if status is not None:
         await _announce(conn, project_id, response_id)
@@ -334,7 +339,10 @@ _DELETE = """
 async def delete_background(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> str | None:
-    """Delete a response with its events, and return the model that it was asked of; None if there is none."""
+    """Delete a response with its events, and return the model that it was asked of; None if there is none.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _listed(allowed))
     if model is not None:
         await _announce(conn, project_id, response_id)

@@ -124,7 +124,7 @@ async def append_items(
     """Add items to the end of a conversation, together, and return the bytes of the conversation.
 
     None where there is no such conversation. Called in a transaction, to be rolled back where the conversation is too
-    large. model: the model that made some of the items.
+    large. model: the model that made some of the items. allowed: models that the caller's key may use; None: all.
     """
     num_bytes = sum(item.num_bytes for item in items)
     grown = await conn.fetchrow(_GROW, project_id, conversation_id, _listed(allowed), len(items), num_bytes, model)

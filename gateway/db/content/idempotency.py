@@ -148,7 +148,8 @@ async def finish_slot(
 ) -> None:
     """Record that a request has run, even if it was marked as lost.
 
-    The reply is stored if the project allows that. sealed: None for a reply that was too large to store.
+    The reply is stored if the project allows that. sealed: None for a reply that was too large to store. content_key:
+    the id of the key that the reply is encrypted with; None: the reply is not stored.
     """
     await conn.execute(_FINISH, slot.project_id, slot.key_sha256, request_id, content_key, sealed)
 

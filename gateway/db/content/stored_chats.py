@@ -174,7 +174,8 @@ async def list_chats(
     """Return the chats that follow the one with id `after`, and whether there are more.
 
     content_keys: all keys with which chats are encrypted. tags: num_tags tags by each of these keys in turn. Call it in
-    a transaction, for a plan of these values.
+    a transaction, for a plan of these values. allowed: models that the caller's key may use; None: all. model: the
+    model of the chats; None: any.
     """
     await replan(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
@@ -207,7 +208,10 @@ _EXISTS = """
 
 
 async def is_stored(conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None) -> bool:
-    """Tell whether a chat completion is stored, so that a list can go on after it."""
+    """Tell whether a chat completion is stored, so that a list can go on after it.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     return bool(await conn.fetchval(_EXISTS, project_id, chat_id, _listed(allowed)))
 
 
@@ -237,7 +241,10 @@ _DELETE = """
 async def delete_chat(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> str | None:
-    """Delete a chat completion and return the model that it was asked of; None if there is none."""
+    """Delete a chat completion and return the model that it was asked of; None if there is none.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     model: str | None = await conn.fetchval(_DELETE, project_id, chat_id, _listed(allowed))
     return model
 

@@ -139,7 +139,10 @@ _GET_ITEMS = """
 async def get_items(
     conn: Connection, project_id: str, ids: Sequence[str], allowed: Collection[str] | None, *, max_bytes: int
 ) -> list[ItemsRow]:
-    """Return the items of these responses, within max_bytes together; missing responses are left out."""
+    """Return the items of these responses, within max_bytes together; missing responses are left out.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     rows = await conn.fetch(_GET_ITEMS, project_id, list(ids), _listed(allowed), max_bytes)
     return [ItemsRow(**row) for row in rows]
 
@@ -178,7 +181,10 @@ async def get_chain(
     max_links: int,
     max_bytes: int,
 ) -> Chain:
-    """Return a response and the earlier ones of its chain, within the bounds."""
+    """Return a response and the earlier ones of its chain, within the bounds.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     found = await conn.fetch(_CHAIN, project_id, response_id, _listed(allowed), max_links, max_bytes)
     rows = [ItemsRow(*(row[name] for name in ItemsRow.__struct_fields__)) for row in found]
     if not rows or rows[0].parent_id is None:
@@ -203,7 +209,10 @@ _DELETE = """
 async def delete_response(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> str | None:
-    """Delete a response and return the model that it was asked of; None if there is none."""
+    """Delete a response and return the model that it was asked of; None if there is none.
+
+    allowed: models that the caller's key may use; None: all.
+    """
     model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _listed(allowed))
     return model
 

@@ -110,7 +110,11 @@ async def list_files(
     order: Literal["asc", "desc"],
     limit: int,
 ) -> list[FileRow]:
-    """Return a page of a project's files."""
+    """Return a page of a project's files.
+
+    purpose: the purpose of the files; None: any. after: the id of the last file of the page before; None: the page is
+    the first. limit: the most files.
+    """
     values = (project_id, purpose, after, limit)
     rows = await (conn.fetch(_PAGE_ASC, *values) if order == "asc" else conn.fetch(_PAGE_DESC, *values))
     return [FileRow(**row) for row in rows]

@@ -134,7 +134,10 @@ _REJECTED = """
 async def rejected_versions(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None
 ) -> list[RejectedVersion]:
-    """Return the versions that were rejected within the last day, the latest first."""
+    """Return the versions that were rejected within the last day, the latest first.
+
+    project_ids: the projects to look in; None: all of the organization.
+    """
     only = None if project_ids is None else list(project_ids)
     return [RejectedVersion(**row) for row in await conn.fetch(_REJECTED, organization_id, only, REJECTED_WITHIN, MOST)]
 
@@ -163,12 +166,15 @@ _PAUSED = """
 async def paused_experiments(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None
 ) -> list[PausedExperiment]:
-    """Return the experiments that paused themselves and were not started again, the latest first."""
+    """Return the experiments that paused themselves and were not started again, the latest first.
+
+    project_ids: the projects to look in; None: all of the organization.
+    """
     only = None if project_ids is None else list(project_ids)
     return [PausedExperiment(**row) for row in await conn.fetch(_PAUSED, organization_id, only, MOST)]
 
 
-class Failing(msgspec.Struct, frozen=True):
+class FailingTarget(msgspec.Struct, frozen=True):
     """A webhook or a delivery whose last attempt failed."""
 
     id: str
@@ -186,9 +192,9 @@ _WEBHOOKS = """
 """
 
 
-async def failing_webhooks(conn: Connection, organization_id: str) -> list[Failing]:
+async def failing_webhooks(conn: Connection, organization_id: str) -> list[FailingTarget]:
     """Return the webhooks whose latest attempt failed."""
-    return [Failing(**row) for row in await conn.fetch(_WEBHOOKS, organization_id, MOST)]
+    return [FailingTarget(**row) for row in await conn.fetch(_WEBHOOKS, organization_id, MOST)]
 
 
 _DELIVERIES = """
@@ -199,6 +205,6 @@ _DELIVERIES = """
 """
 
 
-async def failing_deliveries(conn: Connection, organization_id: str) -> list[Failing]:
+async def failing_deliveries(conn: Connection, organization_id: str) -> list[FailingTarget]:
     """Return the deliveries with a period that could not be delivered so far."""
-    return [Failing(**row) for row in await conn.fetch(_DELIVERIES, organization_id, MOST)]
+    return [FailingTarget(**row) for row in await conn.fetch(_DELIVERIES, organization_id, MOST)]

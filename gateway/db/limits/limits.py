@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection, Database
 
 
-class Standing(msgspec.Struct, frozen=True):
+class LimitState(msgspec.Struct, frozen=True):
     """A limit in its current window, with the used and the reserved amount."""
 
     limit: Limit
@@ -84,10 +84,10 @@ _LIST = """
 
 async def list_limits(
     conn: Connection, organization_id: str, project_id: str | None, *, limit_id: str | None = None
-) -> list[Standing]:
+) -> list[LimitState]:
     """Return the limits of a project and its keys, or with project_id None the organization's own; oldest first."""
     rows = await conn.fetch(_LIST, organization_id, project_id, limit_id)
-    return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
+    return [LimitState(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 
 
 _UPSERT = """

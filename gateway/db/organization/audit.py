@@ -132,7 +132,8 @@ async def record(
 ) -> None:
     """Append a row in the transaction of the change, as its last statement, since that holds the chain's lock.
 
-    before, after: the object as the API shows it, encoded as JSON; never a secret.
+    before, after: the object as the API shows it, encoded as JSON; never a secret. event: the name of the change.
+    project_id: the project that the change is about; None: the organization.
     """
     assert conn.is_in_transaction()
     head = await conn.fetchrow(_LOCK_HEAD, author.organization_id)

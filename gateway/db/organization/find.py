@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Kind = Literal["project", "api_key", "adapter", "experiment", "user", "pool"]
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """One result of a search: an object of the organization."""
 
     kind: Kind
@@ -64,47 +64,47 @@ _POOLS = """
 
 async def find_projects(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
-) -> list[Found]:
+) -> list[SearchResult]:
     """Return projects whose name holds a text.
 
     text: in lower case. project_ids: the projects to look at; None: all of the organization.
     """
     only = None if project_ids is None else list(project_ids)
-    return [Found(**row) for row in await conn.fetch(_PROJECTS, organization_id, only, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_PROJECTS, organization_id, only, text, limit)]
 
 
 async def find_keys(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
-) -> list[Found]:
+) -> list[SearchResult]:
     """Return keys whose name, or the part of the key that is shown, holds a text. Arguments as for `find_projects`."""
     only = None if project_ids is None else list(project_ids)
-    return [Found(**row) for row in await conn.fetch(_KEYS, organization_id, only, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_KEYS, organization_id, only, text, limit)]
 
 
 async def find_adapters(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
-) -> list[Found]:
+) -> list[SearchResult]:
     """Return adapters whose name holds a text. Arguments as for `find_projects`."""
     only = None if project_ids is None else list(project_ids)
-    return [Found(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
 
 
 async def find_experiments(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
-) -> list[Found]:
+) -> list[SearchResult]:
     """Find experiments by a part of their names, or of the model strings by which they are asked for.
 
     project_ids: as for `find_projects`.
     """
     only = None if project_ids is None else list(project_ids)
-    return [Found(**row) for row in await conn.fetch(_EXPERIMENTS, organization_id, only, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_EXPERIMENTS, organization_id, only, text, limit)]
 
 
-async def find_users(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:
+async def find_users(conn: Connection, organization_id: str, text: str, limit: int) -> list[SearchResult]:
     """Return users whose name or address holds a text, which is in lower case."""
-    return [Found(**row) for row in await conn.fetch(_USERS, organization_id, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_USERS, organization_id, text, limit)]
 
 
-async def find_pools(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:
+async def find_pools(conn: Connection, organization_id: str, text: str, limit: int) -> list[SearchResult]:
     """Return pools whose name holds a text, which is in lower case."""
-    return [Found(**row) for row in await conn.fetch(_POOLS, organization_id, text, limit)]
+    return [SearchResult(**row) for row in await conn.fetch(_POOLS, organization_id, text, limit)]

@@ -102,7 +102,10 @@ async def create_key(
     owner_user_id: str | None = None,
     owner_service_account_id: str | None = None,
 ) -> KeyRow | None:
-    """Store a key and return it; None if this very key is stored already. project_id: None for an operator's key.
+    """Store a key and return it; None if this very key is stored already.
+
+    project_id: None for an operator's key. expires_at: None: the key does not expire. models: the models that the key
+    may use; None: all. ip_allow: the networks that may use the key; None: all.
 
     Raises asyncpg.ForeignKeyViolationError: if the project is not the organization's, or the owner not the project's.
     """
@@ -218,7 +221,10 @@ _LIST_ADMIN = """
 async def list_admin_keys(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[KeyRow]:
-    """List operators' keys, as `list_keys` does."""
+    """List operators' keys, as `list_keys` does.
+
+    after: the id of the last key of the page before; None: the page is the first.
+    """
     return [KeyRow(**row) for row in await conn.fetch(_LIST_ADMIN, organization_id, after, limit)]
 
 

@@ -255,7 +255,10 @@ async def create_login(
     device_sha256: bytes,
     by_passkey: bool = False,
 ) -> LoginRow:
-    """Store a new login of a person, which expires after `lifetime`; delete old expired logins of the same person."""
+    """Store a new login of a person, which expires after `lifetime`; delete old expired logins of the same person.
+
+    by_passkey: True: the person has signed in with a passkey.
+    """
     await conn.execute(_DELETE_OLD, user_id)
     row = await conn.fetchrow(
         _INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent, device_sha256, by_passkey

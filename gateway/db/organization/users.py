@@ -45,7 +45,10 @@ _INSERT = """
 async def create_user(
     conn: Connection, organization_id: str, *, email: str, name: str, role: Role | None, password_hash: str | None
 ) -> UserRow | None:
-    """Create a user. Return None if somebody has this address, in whichever organization."""
+    """Create a user. Return None if somebody has this address, in whichever organization.
+
+    role: the role in the organization; None: none. password_hash: None: no password yet.
+    """
     row = await conn.fetchrow(_INSERT, new_id("user"), organization_id, email, name, role, password_hash)
     return UserRow(**row) if row else None
 

@@ -57,7 +57,10 @@ async def create_token(
     labels: Mapping[str, str],
     lasts: datetime.timedelta,
 ) -> HostToken:
-    """Store a token that expires after `lasts`, by the digest of its text, which only the caller knows; return it."""
+    """Store a token that expires after `lasts`, by the digest of its text, which only the caller knows; return it.
+
+    name: the name that the host gets; None: the host names itself.
+    """
     row = await conn.fetchrow(
         _CREATE, token_id, digest, organization_id, name, msgspec.json.encode(labels).decode(), lasts
     )

@@ -27,11 +27,11 @@ from gateway.domain.pools.plan import (
     Create,
     Drain,
     GiveUp,
-    Lose,
+    MarkLost,
     Pool,
     Replica,
     Revision,
-    Switch,
+    SwitchRevision,
     plan,
 )
 
@@ -62,7 +62,7 @@ async def plan_pools(
         actions = plan(pools, hosts)
         if not actions:
             return []
-        moves = [move for each in actions if isinstance(each, Switch) for move in _moves(each, pools)]
+        moves = [move for each in actions if isinstance(each, SwitchRevision) for move in _moves(each, pools)]
         if moves:
             await lock_pools(conn)  # no other pool of the former base goes meanwhile
         await _lock(conn, actions)
@@ -95,7 +95,7 @@ class _Move(msgspec.Struct, frozen=True):
     digest: str
 
 
-def _moves(switch: Switch, pools: Sequence[Pool]) -> list[_Move]:
+def _moves(switch: SwitchRevision, pools: Sequence[Pool]) -> list[_Move]:
     """Return the change of base that a switch of a pool's revision makes; an empty list if the base stays the same."""
     pool = next(each for each in pools if each.id == switch.pool_id)
     former, wanted = (pool.revisions.get(number or 0) for number in (switch.former, switch.revision))
@@ -216,8 +216,8 @@ async def _lock(conn: Connection, actions: Sequence[Action]) -> None:
 
     Somebody who has one of the rows may wait for the counter: having it, one must not wait for a row.
     """
-    pool_ids = sorted({each.pool_id for each in actions if not isinstance(each, Drain | Lose)})
-    replica_ids = [each.replica_id for each in actions if isinstance(each, Drain | Lose)]
+    pool_ids = sorted({each.pool_id for each in actions if not isinstance(each, Drain | MarkLost)})
+    replica_ids = [each.replica_id for each in actions if isinstance(each, Drain | MarkLost)]
     await conn.execute(_LOCK_POOLS, pool_ids)
     await conn.execute(_LOCK_REVISIONS, pool_ids)
     await conn.execute(_LOCK_REPLICAS, replica_ids)
@@ -229,9 +229,9 @@ async def _apply(conn: Connection, action: Action) -> None:
             await create_replica(conn, pool_id, revision, host_id=place.host_id, gpu=place.gpu)
         case Drain(replica_id, why):
             await drain_replicas(conn, [replica_id], why)
-        case Lose(replica_id, why):
+        case MarkLost(replica_id, why):
             await lose_replica(conn, replica_id, why)
-        case Switch(pool_id, revision, former):
+        case SwitchRevision(pool_id, revision, former):
             if await switch_revision(conn, pool_id, revision):
                 await set_revision_state(conn, pool_id, revision, "prepared")
                 if former is not None:

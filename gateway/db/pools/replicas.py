@@ -129,6 +129,8 @@ async def begin_start(
     """Take the next generation of a replica, just before its process is started; return it.
 
     None: another agent has the host, or the replica is not to be started any more. Nothing may be started then.
+    public_key: the key of an engine on TCP; None: the engine listens on a socket of its host. why: the reason for the
+    start, as operators see it.
     """
     generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why, public_key)
     return generation

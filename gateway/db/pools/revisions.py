@@ -87,7 +87,8 @@ async def add_revision(
 ) -> RevisionRow:
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool.
 
-    starts_servers: as for `RevisionRow`.
+    starts_servers: as for `RevisionRow`. allow_unfit_adapters: True: the revision may serve a base that some of the
+    pool's adapters do not fit.
     """
     texts = msgspec.json.encode(settings).decode()
     row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver, starts_servers)
@@ -135,6 +136,7 @@ async def set_prepared(
     """Store the folder, digest and estimated memory of a revision's model; the base is registered already.
 
     folder: None where only a server of another maker knows the model's files. adapters: as for `RevisionRow`.
+    num_bytes: the estimated bytes that a replica takes; None: not known.
     """
     await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes, list(adapters))
 

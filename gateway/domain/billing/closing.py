@@ -17,7 +17,7 @@ LOST_GRACE = datetime.timedelta(days=3)
 """The time for which a lost journal keeps a month with usage of it from being closed: its folder may turn up."""
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostJournals(msgspec.Struct, frozen=True):
     """The last lost gateway, and the number of requests in its journal that have no row in the ledger."""
 
     heard_at: datetime.datetime
@@ -25,7 +25,9 @@ class Lost(msgspec.Struct, frozen=True):
     open_requests: int
 
 
-def objection(start: datetime.date, next_open: datetime.date, now: datetime.datetime, lost: Lost | None) -> str | None:
+def objection(
+    start: datetime.date, next_open: datetime.date, now: datetime.datetime, lost: LostJournals | None
+) -> str | None:
     """Return why the month that begins at start cannot be closed, or None.
 
     next_open: the first open month. lost: the journals that were lost, and since when; None where none was.

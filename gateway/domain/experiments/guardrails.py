@@ -22,7 +22,7 @@ harmed: proven worse than the margin allows. safe: proven not worse. unclear: ne
 """
 
 
-class Found(msgspec.Struct, frozen=True):
+class GuardrailVerdict(msgspec.Struct, frozen=True):
     """The verdict of one guardrail about one treatment."""
 
     metric: str
@@ -56,7 +56,7 @@ def interval_verdict(relative: Interval | None, goal: Goal, margin: float) -> Ve
     return "safe" if most < margin else "unclear"
 
 
-def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[Found]) -> list[Found]:
+def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[GuardrailVerdict]) -> list[GuardrailVerdict]:
     """Return the findings that pause the experiment by themselves: harm by a guardrail whose action is to pause."""
     pausing = {each.metric for each in guardrails if each.action == "pause"}
     return [each for each in found if each.verdict == "harmed" and each.metric in pausing]

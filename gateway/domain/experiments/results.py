@@ -12,7 +12,7 @@ from gateway.domain.experiments import effects, guardrails, quantiles
 from gateway.domain.experiments.definition import Experiment, Goal, Role
 from gateway.domain.experiments.effects import Effect, Interval, Kind, Mean
 from gateway.domain.experiments.feedback.judged import JudgedComparison, is_judged, judged_comparisons
-from gateway.domain.experiments.guardrails import Found
+from gateway.domain.experiments.guardrails import GuardrailVerdict
 from gateway.domain.experiments.metrics import Read, read_metric
 from gateway.domain.experiments.statistics import counts, many, sequences
 from gateway.domain.experiments.statistics.counts import EpochCounts
@@ -122,7 +122,7 @@ class Results(msgspec.Struct, frozen=True):
     quantiles: tuple[QuantileComparison, ...]
     discoveries: tuple[int, ...]
     """Indexes in `comparisons` of the secondary ones that e-BH keeps."""
-    guardrails: tuple[Found, ...]
+    guardrails: tuple[GuardrailVerdict, ...]
     srm_log_e: float
     is_srm: bool
     """True if units are not split as declared (sample ratio mismatch): no other result is to be believed then."""
@@ -168,7 +168,7 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
                 elif compared is not None and goal is not None:
                     verdict = guardrails.interval_verdict(compared.relative, goal, margin)
             if role == "guardrail":
-                found.append(Found(metric, arm, verdict, log_e))
+                found.append(GuardrailVerdict(metric, arm, verdict, log_e))
     return Results(
         tuple(_arm_result(experiment, tally, arm) for arm in range(num_arms)),
         tuple(comparisons),
@@ -194,6 +194,8 @@ def daily_results(
     """Return the results that a look at the end of each day would show, oldest first.
 
     Counts of requests are the present ones.
+
+    own: the kinds of the project's own metrics by name; None: there are none.
     """
     units, sums, times = _by_day(tally.units), _by_day(tally.sums), _by_day(tally.times)
     running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []

@@ -45,7 +45,8 @@ def power_of(
 ) -> float:
     """Return the probability that a fixed two-sided test of so many units an arm finds an effect, in its direction.
 
-    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`.
+    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`. alpha: the level of the test:
+    the probability of a false finding.
     """
     se = math.sqrt((variance_control + variance_treatment) / per_arm)
     return NormalDist().cdf(abs(effect) / se - NormalDist().inv_cdf(1 - alpha / 2))
@@ -56,7 +57,8 @@ def smallest_effect(
 ) -> float:
     """Return the smallest effect that a fixed test of so many units an arm finds with this power.
 
-    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`.
+    per_arm: the units of each arm. Other arguments are as for `units_per_arm_anytime`. alpha: the level of the test:
+    the probability of a false finding.
     """
     z = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
     return z * math.sqrt((variance_control + variance_treatment) / per_arm)

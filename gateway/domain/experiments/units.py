@@ -85,7 +85,7 @@ class Event(msgspec.Struct, frozen=True):
     """The segments of the request; empty for votes, and where they are not known."""
 
 
-class First(msgspec.Struct, frozen=True, array_like=True):
+class FirstTime(msgspec.Struct, frozen=True, array_like=True):
     """The time of one metric of a unit, taken from the unit's first request that has the metric."""
 
     at_us: int
@@ -119,7 +119,7 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     counts: Counts
     votes: Mapping[str, tuple[int, int]]
     """The sum of the unit's votes and their number, by metric, a judge's apart."""
-    firsts: Mapping[str, First]
+    firsts: Mapping[str, FirstTime]
     days: Mapping[int, DayOutcomes] = {}
     """The outcomes by days since the first exposure: days that are counted on their own (`num_ages`) and on which the
     unit did something."""
@@ -393,7 +393,7 @@ def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
             days[age] = did
     firsts = dict(state.firsts)
     for metric, time_us in event.times_us.items():
-        new = First(event.at_us, event.request_id, event.revision, time_us)
+        new = FirstTime(event.at_us, event.request_id, event.revision, time_us)
         firsts[metric] = min(
             firsts.get(metric, new), new, key=lambda each: (each.at_us, each.request_id, -each.revision)
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.limits.holdings import Holdings
 from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage
-from gateway.domain.limits.work import Work
+from gateway.domain.limits.work import RequestWork
 
 SLICE_S = 5.0
 """Seconds of reservations for which a slice holds enough in advance, if the gateway's share of the limit's rest allows.
@@ -56,18 +56,18 @@ class Stale(msgspec.Struct, frozen=True):
     """PostgreSQL's time, 0 where it was not read because no limit is left."""
 
 
-class Ask(msgspec.Struct, eq=False):
+class WaitingRequest(msgspec.Struct, eq=False):
     """A request that waits for an exchange, since this gateway's free leases are too small for it."""
 
     entries: tuple[Entry, ...]
-    work: Work
+    work: RequestWork
     instant_ns: int
     taken: tuple[int, ...]
     """The amounts that were free, in the order of entries."""
     answer: Reservation | Shortage | Stale | None = None
 
 
-def begin_reservation(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
+def begin_reservation(entries: tuple[Entry, ...], work: RequestWork, instant_ns: int, now_s: float) -> WaitingRequest:
     """Begin to reserve for a request: take the free part of this gateway's leases at once.
 
     instant_ns: the time by PostgreSQL's clock, which decides the windows of limits.
@@ -81,10 +81,10 @@ def begin_reservation(entries: tuple[Entry, ...], work: Work, instant_ns: int, n
         entry.slice.typical = max(entry.slice.typical, need)
         entry.slice.num_asks += 1
         taken.append(part)
-    return Ask(entries, work, instant_ns, tuple(taken))
+    return WaitingRequest(entries, work, instant_ns, tuple(taken))
 
 
-def grant_waiting(holdings: Holdings, one: Ask) -> bool:
+def grant_waiting(holdings: Holdings, one: WaitingRequest) -> bool:
     """Grant a waiting request out of leases that an exchange has brought since then.
 
     Return False if they are too small.
@@ -103,7 +103,7 @@ def grant_waiting(holdings: Holdings, one: Ask) -> bool:
 class Exchange:
     """One report of a gateway's leases to PostgreSQL. Nothing else may change `held` until it has ended."""
 
-    def __init__(self, holdings: Holdings, asks: Sequence[Ask]) -> None:
+    def __init__(self, holdings: Holdings, asks: Sequence[WaitingRequest]) -> None:
         self._holdings = holdings
         self._asks = asks
         for one in asks:
@@ -167,11 +167,11 @@ class Exchange:
             self._undo(one)
 
     @staticmethod
-    def _unpin(one: Ask) -> None:
+    def _unpin(one: WaitingRequest) -> None:
         for entry in one.entries:
             entry.slice.num_asks -= 1
 
-    def _undo(self, one: Ask) -> None:
+    def _undo(self, one: WaitingRequest) -> None:
         for entry, taken in zip(one.entries, one.taken, strict=True):
             entry.slice.reserved -= taken
             self._holdings.note_spare(entry.slice)
@@ -185,7 +185,7 @@ class Exchange:
                 left[key] = account.max - account.settled - account.leased - each.held
         return left
 
-    def _answer(self, one: Ask, snapshot: Snapshot, left: dict[Key, int]) -> None:
+    def _answer(self, one: WaitingRequest, snapshot: Snapshot, left: dict[Key, int]) -> None:
         """Grant a request all that it needs, or nothing."""
         work, cap = one.work, one.work.max_tokens
         for entry, taken in zip(one.entries, one.taken, strict=True):

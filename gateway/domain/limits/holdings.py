@@ -13,7 +13,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.domain.limits.limit import NS_PER_S, Calendar, Limit
 from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage, Slice
-from gateway.domain.limits.work import Work, amounts, of_all
+from gateway.domain.limits.work import RequestWork, amounts, of_all
 
 IDLE_S = 2.0
 """Seconds without use after which a slice is given back."""
@@ -62,7 +62,9 @@ class Holdings:
         """Return the slice of each limit in the window of an instant."""
         return tuple(Entry(limit, self._slice(limit, instant_ns)) for limit in limits)
 
-    def reserve(self, entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Reservation | None:
+    def reserve(
+        self, entries: tuple[Entry, ...], work: RequestWork, instant_ns: int, now_s: float
+    ) -> Reservation | None:
         """Reserve the most that a request can use, out of what is free here; return None if that is not enough.
 
         entries: the slices of the limits that apply. instant_ns: the time of the request by PostgreSQL's clock.
@@ -82,7 +84,7 @@ class Holdings:
                 self.is_urgent = self.is_urgent or each.is_nearly_empty
         return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
-    def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
+    def open_reservation(self, entries: tuple[Entry, ...], work: RequestWork, cap: int, instant_ns: int) -> Reservation:
         """Return the reservation of a request whose amounts are in `reserved` already.
 
         cap: the most tokens of the request. instant_ns: the time of the request by PostgreSQL's clock.
@@ -101,7 +103,9 @@ class Holdings:
             if entry.limit.id == shortage.limit.id:
                 entry.slice.short, entry.slice.short_s = shortage, now_s
 
-    def known_shortage(self, entries: Sequence[Entry], work: Work, instant_ns: int, since_s: float) -> Shortage | None:
+    def known_shortage(
+        self, entries: Sequence[Entry], work: RequestWork, instant_ns: int, since_s: float
+    ) -> Shortage | None:
         """Return a limit that was short since an instant and whose rest is too small for this request as well."""
         for entry in entries:
             short = entry.slice.short

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.domain.limits.limit import Limit
-from gateway.domain.limits.work import Work
+from gateway.domain.limits.work import RequestWork
 
 Key = tuple[str, int]
 """A limit's id and the start of a window, Unix seconds."""
@@ -115,7 +115,7 @@ class Reservation(msgspec.Struct, eq=False):
     """The amounts that one request has reserved."""
 
     entries: tuple[Entry, ...]
-    work: Work
+    work: RequestWork
     cap: int
     """The most tokens of each completion."""
     instant_ns: int

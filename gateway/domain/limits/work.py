@@ -53,7 +53,7 @@ _COUNTS: dict[Unit, tuple[int, int, int]] = {
 """The amounts for which a request, a prompt token and a completion token count, by unit."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class PromptWork(msgspec.Struct, frozen=True):
     """One prompt of a request."""
 
     request_id: str
@@ -63,10 +63,10 @@ class Part(msgspec.Struct, frozen=True):
     """The most completion tokens of each choice."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class RequestWork(msgspec.Struct, frozen=True):
     """One request with all its prompts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PromptWork, ...]
     price: Price = Price()
     min_tokens: int = 1
     """The number of tokens below which no completion may be clamped."""

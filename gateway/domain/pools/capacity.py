@@ -283,7 +283,7 @@ class Place(msgspec.Struct, frozen=True):
     """The index of the accelerator; None: on processors."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StartCheck(msgspec.Struct, frozen=True):
     """The answer to whether a replica could start on a host now, and the reason."""
 
     host_id: str
@@ -292,7 +292,7 @@ class Standing(msgspec.Struct, frozen=True):
     """A clause with the name of the host: the memory that is free there, or what is in the way."""
 
 
-class Room:
+class FreeMemory:
     """The free memory of each host, from which replicas are subtracted one by one."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
@@ -306,9 +306,9 @@ class Room:
         """True if some host has an agent and is not drained, so that anything can be started at all."""
         return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
-    def copy(self) -> Room:
+    def copy(self) -> FreeMemory:
         """Return a copy of the room, in which placements can be tried."""
-        other = Room(self._hosts.values())
+        other = FreeMemory(self._hosts.values())
         other._free = dict(self._free)
         other._num_replicas = dict(self._num_replicas)
         other._free_gpus = {host_id: list(free) for host_id, free in self._free_gpus.items()}
@@ -338,10 +338,10 @@ class Room:
             self.occupy(place, needs)
         return place
 
-    def standings(self, needs: Needs) -> list[Standing]:
+    def standings(self, needs: Needs) -> list[StartCheck]:
         """Return for each host whether a replica could start there now, with the reason."""
         return [
-            Standing(
+            StartCheck(
                 host.id,
                 bool(self._places(host, needs)),
                 self._sum(host, needs) if host.is_alive else f"no agent runs on {host.name}",

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.domain.pools.capacity import Host, Needs, Place, Room
+from gateway.domain.pools.capacity import FreeMemory, Host, Needs, Place
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 MAX_FAILURES = 3
@@ -104,14 +104,14 @@ class Drain(msgspec.Struct, frozen=True):
     why: str
 
 
-class Lose(msgspec.Struct, frozen=True):
+class MarkLost(msgspec.Struct, frozen=True):
     """The action to mark a replica as ended because its host has had no agent for too long."""
 
     replica_id: str
     why: str
 
 
-class Switch(msgspec.Struct, frozen=True):
+class SwitchRevision(msgspec.Struct, frozen=True):
     """The action to make the wanted revision of a pool the one that serves."""
 
     pool_id: str
@@ -130,7 +130,7 @@ class GiveUp(msgspec.Struct, frozen=True):
     why: str
 
 
-Action = Create | Drain | Lose | Switch | GiveUp
+Action = Create | Drain | MarkLost | SwitchRevision | GiveUp
 
 
 class NoRoom(ValueError):
@@ -172,9 +172,9 @@ def rollout_to(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs
     return "one after the other"
 
 
-def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> Room:
+def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> FreeMemory:
     """Return the memory that is free on the hosts, less that of all replicas that have not been stopped."""
-    room = Room(hosts)
+    room = FreeMemory(hosts)
     for pool in pools:
         for replica in pool.replicas:
             if replica.place is not None:
@@ -191,7 +191,7 @@ class _Plan:
     """
 
     def __init__(
-        self, pool: Pool, room: Room, draining: Sequence[tuple[Place, Needs]], away_s: Mapping[str, float]
+        self, pool: Pool, room: FreeMemory, draining: Sequence[tuple[Place, Needs]], away_s: Mapping[str, float]
     ) -> None:
         self._away_s = away_s
         self._pool = pool
@@ -226,7 +226,7 @@ class _Plan:
             away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
             if away_s > LOST_S:
                 self._drained.add(replica.id)
-                self._actions.append(Lose(replica.id, "its host has no agent"))
+                self._actions.append(MarkLost(replica.id, "its host has no agent"))
             elif away_s > GONE_S and replica.state in LIVE:
                 self._drain(replica, "its host has no agent")
             elif replica.state in ("starting", "failed") and self._is_avoided(replica):
@@ -307,7 +307,7 @@ class _Plan:
         is_full = bool(waiting) or (missing > num_created == 0 and not self._will_fit(wanted.needs))
         is_ready = num_ready > 0 and num_ready == len(live) - len(waiting)
         if num_ready >= self._num_required() or (is_ready and is_full):
-            self._actions.append(Switch(pool.id, wanted.revision, pool.revision))
+            self._actions.append(SwitchRevision(pool.id, wanted.revision, pool.revision))
         elif waiting and pool.revision is not None:
             old = [each for each in self._live(pool.revision) if each.state == "ready"]
             if num_ready + len(old) >= pool.num_replicas:
@@ -342,7 +342,7 @@ class _Plan:
         """Tell whether a replica will have room once the draining replicas are gone."""
         return self._room_after_drains().find(needs) is not None
 
-    def _room_after_drains(self) -> Room:
+    def _room_after_drains(self) -> FreeMemory:
         """Return the free memory once the draining replicas are gone."""
         room = self._room.copy()
         for place, freed in self._draining:
@@ -391,7 +391,7 @@ class _Plan:
         self._actions.append(Drain(replica.id, why))
 
 
-def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, room: Room) -> list[Replica] | None:
+def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, room: FreeMemory) -> list[Replica] | None:
     """Return the first candidates, worst first, that must leave for a replica to fit; None if all are too few."""
     room = room.copy()
     leaving: list[Replica] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.domain.pools.capacity import Host, Standing
+from gateway.domain.pools.capacity import Host, StartCheck
 from gateway.domain.pools.plan import LIVE, Pool, needs_of_replica, room_of
 
 
@@ -34,7 +34,7 @@ def shortage_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> s
     return f"There is no room for {number}. {room.refusal(wanted.needs)}"
 
 
-def standings_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> list[Standing]:
+def standings_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> list[StartCheck]:
     """Return for each host whether one more replica of a pool's wanted revision could start there now, and why.
 
     Nothing is returned before the model of the revision is prepared.

@@ -32,7 +32,7 @@ MAX_OPEN_S = 8.0
 BreakerState = Literal["closed", "open", "half-open"]
 
 
-class Admitted(msgspec.Struct, frozen=True, eq=False):
+class AdmissionToken(msgspec.Struct, frozen=True, eq=False):
     """The token of one request that may be sent. A request sent before the breaker opened does not decide a trial."""
 
 
@@ -44,7 +44,7 @@ class Breaker:
         self._num_consecutive = 0
         self._open_s = FIRST_OPEN_S
         self._opened_s: float | None = None
-        self._trial: Admitted | None = None
+        self._trial: AdmissionToken | None = None
 
     def state(self, now_s: float) -> BreakerState:
         """Return whether requests may go to the server: all of them, none, or one as a trial."""
@@ -56,22 +56,22 @@ class Breaker:
         """Return for how many seconds no request may be sent from now on."""
         return 0.0 if self._opened_s is None else max(0.0, self._opened_s + self._open_s - now_s)
 
-    def take(self, now_s: float) -> Admitted | None:
+    def take(self, now_s: float) -> AdmissionToken | None:
         """Return the token of a request that may be sent now; None where none may be sent.
 
         The request must end with the token, by `succeeded`, `failed` or `gave_up`.
         """
         match self.state(now_s):
             case "closed":
-                return Admitted()
+                return AdmissionToken()
             case "open":
                 return None
         if self._trial is not None:
             return None
-        self._trial = Admitted()
+        self._trial = AdmissionToken()
         return self._trial
 
-    def succeeded(self, admitted: Admitted, now_s: float) -> None:
+    def succeeded(self, admitted: AdmissionToken, now_s: float) -> None:
         """Record that the server answered a request."""
         self._num_consecutive = 0
         self._ended.append((now_s, True))
@@ -79,7 +79,7 @@ class Breaker:
             self._opened_s, self._open_s, self._trial = None, FIRST_OPEN_S, None
             self._ended.clear()
 
-    def failed(self, admitted: Admitted, now_s: float) -> None:
+    def failed(self, admitted: AdmissionToken, now_s: float) -> None:
         """Record that the server failed to answer a request."""
         self._ended.append((now_s, False))
         self._num_consecutive += 1
@@ -90,7 +90,7 @@ class Breaker:
         elif self._num_consecutive >= CONSECUTIVE or self._is_mostly_failing(now_s):
             self._opened_s = now_s
 
-    def gave_up(self, admitted: Admitted) -> None:
+    def gave_up(self, admitted: AdmissionToken) -> None:
         """Record that a request ended without any evidence about the server, for instance because its client left."""
         if admitted is self._trial:
             self._trial = None

@@ -52,7 +52,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """The number of parts in which the reply arrived, each of one token at least."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class BilledCounts(msgspec.Struct, frozen=True):
     """The token counts that are billed."""
 
     prompt_tokens: int
@@ -94,7 +94,7 @@ def own_prompt(evidence: Evidence) -> int:
     return likely_prompt(evidence.prompt_tokens, evidence.template_tokens)
 
 
-def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
+def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> BilledCounts:
     """Return the counts that are billed for a reply that has ended.
 
     reported: prompt, completion and cached tokens as the server reported them. reasoning_tokens: the completion tokens
@@ -102,16 +102,16 @@ def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoni
     counts.
     """
     if reported is None:
-        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)
+        return BilledCounts(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)
     prompt, completion, cached = reported
     is_false = not (
         _is_prompt_true(evidence, prompt) and _is_completion_true(evidence, completion, max(0, reasoning_tokens))
     )
     if is_false:
-        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=True)
+        return BilledCounts(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=True)
     if evidence.is_prompt_exact:
         prompt = evidence.prompt_tokens
-    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_false=False)
+    return BilledCounts(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_false=False)
 
 
 def _is_prompt_true(evidence: Evidence, prompt: int) -> bool:

@@ -15,7 +15,7 @@ from adapters.ref import check_adapter_name
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedAdapter(msgspec.Struct, frozen=True):
     """An adapter, a version of one, or an alias, as a model string names it."""
 
     name: str
@@ -27,7 +27,7 @@ class Wanted(msgspec.Struct, frozen=True):
     is_alias: bool = False
 
 
-def read_model(model: str, pools: Collection[str]) -> Wanted | None:
+def read_model(model: str, pools: Collection[str]) -> WantedAdapter | None:
     """Return the adapter or alias that a model string names, for pools of these names; None if it names nothing.
 
     The string is not the name of a pool itself.
@@ -40,4 +40,4 @@ def read_model(model: str, pools: Collection[str]) -> Wanted | None:
         check_adapter_name(name)
     except ValueError:
         return None
-    return Wanted(name, prefix if colon else None, int(number) if at else None, is_alias=not colon)
+    return WantedAdapter(name, prefix if colon else None, int(number) if at else None, is_alias=not colon)

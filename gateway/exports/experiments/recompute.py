@@ -323,7 +323,11 @@ def theta_of(pairs: list[tuple[Sums, Sums]]) -> float:
 def comparison(
     tally: Tally, metric: str, is_ratio: bool, goal: str | None, arm: int, alpha: float
 ) -> dict[str, Any] | None:
-    """Return how an arm compares with the control in one metric; None without units in both."""
+    """Return how an arm compares with the control in one metric; None without units in both.
+
+    is_ratio: the metric is a ratio of two sums, not a mean. goal: "increase" or "decrease"; None: neither. alpha: the
+    error level of the interval.
+    """
     first, second = (tally.sums.get((metric, one), {}) for one in (0, arm))
     pairs = [(first[epoch], second[epoch]) for epoch in sorted(first.keys() & second.keys())]
     full = [pair for pair in pairs if all(each["n"] >= 2 and (each["d"] or not is_ratio) for each in pair)]
@@ -367,7 +371,11 @@ def tightest_u(alpha: float) -> float:
 
 
 def t_radius(degrees: int, u: float, alpha: float) -> float:
-    """Return the half width, in standard errors, of an interval that holds at any number of looks."""
+    """Return the half width, in standard errors, of an interval that holds at any number of looks.
+
+    degrees: degrees of freedom. u: the variance of the mixture of effects, in units of the squared standard error.
+    alpha: the error level.
+    """
     if degrees < 1 or u <= 0:
         return math.inf
     r = 1 / (1 + u)
@@ -377,7 +385,10 @@ def t_radius(degrees: int, u: float, alpha: float) -> float:
 
 
 def t_log_e(t: float, degrees: int, u: float) -> float:
-    """Return the logarithm of the evidence of a t statistic against there being no effect."""
+    """Return the logarithm of the evidence of a t statistic against there being no effect.
+
+    degrees: degrees of freedom. u: as for `t_radius`.
+    """
     if degrees < 1:
         return 0.0
     r, ratio = 1 / (1 + u), t * t / degrees

@@ -170,7 +170,10 @@ class Connection(HttpToolsProtocol):
         self._changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Subtract the connection from the count, and tell its running request that the client has left."""
+        """Subtract the connection from the count, and tell its running request that the client has left.
+
+        exc: None where the connection was closed in order.
+        """
         super().connection_lost(exc)
         self._bounds = {}
         self._watch.stop()

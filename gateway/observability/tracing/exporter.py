@@ -41,7 +41,10 @@ _LATER = frozenset({429, 502, 503, 504})
 
 
 class NotTaken(Exception):
-    """The error for a message that the collector did not accept; the text has the reason."""
+    """The error for a message that the collector did not accept; the text has the reason.
+
+    may_retry: whether the same message may be taken later.
+    """
 
     def __init__(self, why: str, *, may_retry: bool) -> None:
         super().__init__(why)

@@ -33,7 +33,7 @@ from gateway.openai.embeddings import handler as embeddings
 from gateway.openai.rerank import handler as rerank
 from gateway.openai.responses import handler as responses
 from gateway.openai.responses.background.follow import Followers
-from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.state import EarlierItems
 from gateway.pipeline.model_call import CANCELLED
 from gateway.pipeline.pipeline import Pipeline
 
@@ -86,7 +86,7 @@ class Lines:
         idempotency: Idempotency,
         chats: StoredChats,
         stored: StoredResponses,
-        earlier: Earlier,
+        earlier: EarlierItems,
         background: BackgroundResponses,
         begin_trace: BeginTrace = passed_on,
     ) -> None:

@@ -33,7 +33,7 @@ from gateway.openai.conversations.wire import (
 )
 from gateway.openai.responses.conversation import own_items, with_ids
 from gateway.openai.responses.items import InputItem, Item
-from gateway.openai.responses.state import Earlier, known_conversation, not_allowed
+from gateway.openai.responses.state import EarlierItems, known_conversation, not_allowed
 from gateway.openai.responses.stored import INCLUDE, ITEMS_QUERY, without_include
 from gateway.openai.responses.wire import ItemList
 from gateway.openai.shared.list_query import MAX_SHOWN, read_listing
@@ -56,7 +56,7 @@ _ADD = msgspec.json.Decoder(AddItems)
 _ITEM_ID = re.compile(r"[a-z]{2,3}_[a-z2-7]{24,32}_[0-9]{1,5}")
 
 
-def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
+def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes of conversations. Each project has a pace of its own, by requests and by bytes read."""
     pace = Pace(PER_S, BURST, what="conversations")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="conversations that are made and deleted")

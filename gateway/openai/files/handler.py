@@ -27,7 +27,7 @@ from gateway.http.download import open_download
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import invalid_field, missing_field
 from gateway.http.shape import Form, shape
-from gateway.http.uploaded import receive_form
+from gateway.http.upload_body import receive_form
 from gateway.openai.files.wire import (
     MAX_SECONDS,
     MIN_SECONDS,

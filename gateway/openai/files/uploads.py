@@ -19,7 +19,7 @@ from gateway.files.uploads import MAX_PART_BYTES, Upload, Uploads
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.shape import Form, shape
-from gateway.http.uploaded import receive_form
+from gateway.http.upload_body import receive_form
 from gateway.openai.files.handler import file_wire
 from gateway.openai.files.wire import CompleteUpload, CreateUpload, UploadObject, UploadPart
 from gateway.openai.shared.list_query import MAX_SHOWN

@@ -24,7 +24,7 @@ from gateway.openai.responses.options import (
     text_request,
 )
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import Earlier, base_of, content_opener, id_of
+from gateway.openai.responses.state import EarlierItems, base_of, content_opener, id_of
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
@@ -93,7 +93,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
 
 
 async def checked_request(
-    wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
+    wire: CreateResponse, caller: Principal, earlier: EarlierItems, pipeline: Pipeline, *, then: str | None = None
 ) -> CheckedRequest:
     """Return a request with its fields checked and translated, and with the items that it continues.
 

@@ -22,7 +22,7 @@ from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.conversation import item_id
 from gateway.openai.responses.items import CompactionItem, MessageItem
 from gateway.openai.responses.reply import usage_of
-from gateway.openai.responses.state import Earlier
+from gateway.openai.responses.state import EarlierItems
 from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse, IncompleteDetails
 from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach_run, context_of, show_cost
@@ -42,7 +42,7 @@ REQUEST = (
 _DECODER = msgspec.json.Decoder(CompactResponse)
 
 
-def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlier: Earlier) -> HTTPRouteHandler:
+def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlier: EarlierItems) -> HTTPRouteHandler:
     """Return the handler of POST /v1/responses/compact."""
 
     @post(

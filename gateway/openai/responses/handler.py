@@ -23,7 +23,7 @@ from gateway.openai.responses.background.queue import queued
 from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.events import ResponseEvent
 from gateway.openai.responses.options import check_options
-from gateway.openai.responses.state import Earlier, is_to_be_stored, not_allowed, stored_form
+from gateway.openai.responses.state import EarlierItems, is_to_be_stored, not_allowed, stored_form
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach_run, context_of
@@ -44,7 +44,7 @@ def responses(
     bodies: Bodies,
     idempotency: Idempotency,
     stored: StoredResponses,
-    earlier: Earlier,
+    earlier: EarlierItems,
     background: BackgroundResponses,
     followers: Followers,
 ) -> HTTPRouteHandler:

@@ -16,7 +16,7 @@ from gateway.http.envelope import call_of
 from gateway.http.shape import shape
 from gateway.openai.responses.conversation import own_items, template_messages
 from gateway.openai.responses.options import check_reasoning, rendering_of
-from gateway.openai.responses.state import Earlier, content_opener
+from gateway.openai.responses.state import EarlierItems, content_opener
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CountInputTokens, InputTokens
@@ -32,7 +32,7 @@ ENDPOINT = "/v1/responses/input_tokens"
 _DECODER = msgspec.json.Decoder(CountInputTokens)
 
 
-def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlier) -> HTTPRouteHandler:
+def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: EarlierItems) -> HTTPRouteHandler:
     """Return the route of POST /v1/responses/input_tokens. pace: the pace of all requests that only tokenize."""
 
     @post("/responses/input_tokens", status_code=200, opt=shape(body=CountInputTokens, reply=InputTokens))

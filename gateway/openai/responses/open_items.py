@@ -55,7 +55,11 @@ class OpenItem(Protocol):
 
 
 class OpenReasoning:
-    """A reasoning item that is being generated, of one part."""
+    """A reasoning item that is being generated, of one part.
+
+    place: the number of the item in the response's output. seal: encrypts the reasoning for the client; None: it is not
+    asked for.
+    """
 
     def __init__(self, id: str, place: int, numbers: Numbers, seal: Seal | None) -> None:
         self._id = id

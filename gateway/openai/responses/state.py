@@ -100,7 +100,7 @@ def items_of(turn: Turn) -> list[Item]:
     return _ITEMS.decode(turn.input) + _ITEMS.decode(turn.output)
 
 
-class Earlier:
+class EarlierItems:
     """The stored items that requests continue, of all projects. A gateway process has one."""
 
     def __init__(

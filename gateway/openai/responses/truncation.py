@@ -61,7 +61,7 @@ async def truncated(
 
     The last turn stays: where that alone is too long, the request will be refused. charge: called with the size of each
     text that is tokenized beside the one that the request sends anyway, so that no project gets more tokenizing than if
-    it had sent each text by itself.
+    it had sent each text by itself. max_output_tokens: the tokens that the reply needs; None: no number was asked for.
 
     Raises ModelNotFound: when the caller may use no such model.
     """

@@ -25,7 +25,7 @@ from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import unexpected_error
-from gateway.openai.shared.recorded import Recorded
+from gateway.openai.shared.recorded import RecordedReply
 
 HEADER = b"idempotency-key"
 MAX_KEY_CHARS = 255
@@ -86,7 +86,7 @@ async def _once(
         return ASGIResponse(body=begun.body, headers=begun.headers, status_code=begun.status)
     call.outlives_client = True
     try:
-        return Recorded(await handler(request, caller), begun)
+        return RecordedReply(await handler(request, caller), begun)
     except asyncio.CancelledError:
         begun.abandon()
         raise

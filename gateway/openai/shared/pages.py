@@ -9,7 +9,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.openai.shared.list_query import MAX_SHOWN, Listing
 
 
-class Listed(Protocol):
+class ListedObject(Protocol):
     """An object of a list, known by its id."""
 
     @property
@@ -17,7 +17,7 @@ class Listed(Protocol):
         """The object's id."""
 
 
-T = TypeVar("T", bound=Listed)
+T = TypeVar("T", bound=ListedObject)
 
 
 def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:

@@ -24,7 +24,7 @@ async def never_disconnected() -> ReceiveMessage:
     raise AssertionError("unreachable")
 
 
-class Recorded(ASGIResponse):
+class RecordedReply(ASGIResponse):
     """A reply that is recorded while it is sent.
 
     Its last message goes out when the rest is kept, or a moment later: a client that has seen the end can ask for the

@@ -17,7 +17,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.routing.policy.document import Outcome
 from gateway.domain.routing.policy.plan import Step
-from gateway.pipeline.items.begun import TooSlow
+from gateway.pipeline.items.first_item import TooSlow
 from gateway.pipeline.routes.check import NotAccepted
 from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned

@@ -17,7 +17,7 @@ MANY_VALUES = 12
 """The number of allowed values above which a type is not described by listing them."""
 
 
-class Word(msgspec.Struct, frozen=True):
+class TypePart(msgspec.Struct, frozen=True):
     """A part of a type's description."""
 
     text: str
@@ -27,11 +27,11 @@ class Word(msgspec.Struct, frozen=True):
     """True: the word is a JSON value."""
 
 
-def type_words(schema: JsonSchema) -> list[Word]:
+def type_words(schema: JsonSchema) -> list[TypePart]:
     """Return the type as words to be read one after another, spaces included."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return [Word(shown_name(name), schema=name)]
+        return [TypePart(shown_name(name), schema=name)]
     if "enum" in schema or "const" in schema:
         return _values(schema.get("enum", [schema.get("const")]))
     for choice in ("anyOf", "oneOf"):
@@ -39,21 +39,21 @@ def type_words(schema: JsonSchema) -> list[Word]:
             return list(_joined([type_words(each) for each in schema[choice]]))
     match schema.get("type"):
         case "array":
-            return [Word(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *type_words(schema.get("items", {}))]
+            return [TypePart(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *type_words(schema.get("items", {}))]
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             bounds = _bounds(schema, "minProperties", "maxProperties")
-            return [Word(f"object{bounds}"), *type_words(schema["additionalProperties"])]
+            return [TypePart(f"object{bounds}"), *type_words(schema["additionalProperties"])]
         case "string":
-            return [Word(f"text{_length(schema)}{_pattern(schema)}")]
+            return [TypePart(f"text{_length(schema)}{_pattern(schema)}")]
         case "integer" | "number" as kind:
-            return [Word(f"{'whole number' if kind == 'integer' else 'number'}{_range(schema)}")]
+            return [TypePart(f"{'whole number' if kind == 'integer' else 'number'}{_range(schema)}")]
         case "boolean":
-            return [Word("true", is_value=True), Word(" or "), Word("false", is_value=True)]
+            return [TypePart("true", is_value=True), TypePart(" or "), TypePart("false", is_value=True)]
         case "null":
-            return [Word("null", is_value=True)]
+            return [TypePart("null", is_value=True)]
         case "object":
-            return [Word("object")]
-    return [Word("any JSON")]
+            return [TypePart("object")]
+    return [TypePart("any JSON")]
 
 
 def without_null(schema: JsonSchema) -> JsonSchema:
@@ -70,17 +70,17 @@ def shown_name(name: str) -> str:
     return f"{head} of {rest.rstrip('_')}" if rest else name
 
 
-def _joined(choices: list[list[Word]]) -> Iterator[Word]:
+def _joined(choices: list[list[TypePart]]) -> Iterator[TypePart]:
     for place, choice in enumerate(choices):
         if place:
-            yield Word(" or ")
+            yield TypePart(" or ")
         yield from choice
 
 
-def _values(values: list[Any]) -> list[Word]:
-    shown = [[Word(json.dumps(value), is_value=True)] for value in values[:MANY_VALUES]]
+def _values(values: list[Any]) -> list[TypePart]:
+    shown = [[TypePart(json.dumps(value), is_value=True)] for value in values[:MANY_VALUES]]
     more = len(values) - len(shown)
-    return [*_joined(shown), *([Word(f" and {more} more")] if more else [])]
+    return [*_joined(shown), *([TypePart(f" and {more} more")] if more else [])]
 
 
 def _length(schema: JsonSchema) -> str:

@@ -12,14 +12,14 @@ import msgspec
 
 from gateway.reference.page.example import example
 from gateway.reference.page.snippets import curl, python
-from gateway.reference.page.types import Word, shown_name, type_words, without_null
+from gateway.reference.page.types import TypePart, shown_name, type_words, without_null
 
 
 class Field(msgspec.Struct, frozen=True):
     """A field of a body or a parameter."""
 
     name: str
-    type: list[Word]
+    type: list[TypePart]
     is_required: bool
     default: str
     """The default as JSON; "" where there is none."""
@@ -31,7 +31,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     status: str
     description: str
-    contents: list[tuple[str, list[Word]]]
+    contents: list[tuple[str, list[TypePart]]]
     """Each media type with its type."""
     is_failure: bool
 
@@ -48,7 +48,7 @@ class OperationView(msgspec.Struct, frozen=True):
     parameters: list[Field]
     body: list[Field]
     """The fields of a JSON body."""
-    body_types: list[tuple[str, list[Word]]]
+    body_types: list[tuple[str, list[TypePart]]]
     """The media types that a body may have, each with its type."""
     replies: list[Reply]
     failures: list[str]

@@ -20,7 +20,7 @@ class ContentText:
     """The content of a completion as it arrives, up to a stop string and without white space before a call.
 
     White space is searched for stop strings as soon as it is there, shown or not. is_exempt: True: no stop string is
-    looked for now; set by the counter of the tokens.
+    looked for now; set by the counter of the tokens. include: whether the stop string is part of the content.
     """
 
     def __init__(self, stop: tuple[str, ...] = (), *, include: bool = False) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.db.adapters.adapter_imports import expire_imports
 from gateway.domain.errors import InvalidRequest
-from gateway.http.uploaded import while_they_come
+from gateway.http.upload_body import while_they_come
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
 from tests.patience import PATIENCE_S

@@ -22,7 +22,7 @@ from gateway.db.pool import Database
 from tests.gateway.admin.furniture import furnish
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import MODELS_PER_PROJECT, NUM_PROJECTS, Generated, generate
-from tests.gateway.billing.kept import fill_kept, kept_server
+from tests.gateway.billing.shared_ledger import fill_kept, kept_server
 
 NUM_EVENTS = 10_000
 NUM_ROUNDS, NUM_ROUNDS_FULL = 3, 60

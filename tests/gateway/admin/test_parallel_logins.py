@@ -14,7 +14,7 @@ from argon2 import PasswordHasher
 
 from gateway.domain.errors import InvalidCredentials, TooManyAttempts
 from gateway.tenancy.failures import FailureCap
-from gateway.tenancy.login_line import MAX_WAITING
+from gateway.tenancy.login_queue import MAX_WAITING
 from gateway.tenancy.logins import Client, Logins
 from gateway.tenancy.passwords import MAX_AT_ONCE, NICENESS, Passwords
 from tests.gateway.admin_server import PASSWORD, SECRETS, AdminServer

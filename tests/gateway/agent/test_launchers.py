@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from engine.config import model_digest
-from gateway.agent.doors import LinkDoor
-from gateway.agent.launcher import Ask, Begin, Ended, Engine, Launcher, NotYet, Spec, Spot
+from gateway.agent.launcher import Begin, Ended, Engine, Launcher, LaunchPlace, LaunchRequest, NotYet, Spec
+from gateway.agent.listeners import LinkListener
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.launcher import RayLauncher
 from gateway.settings import Settings
@@ -42,8 +42,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Launche
     """Return a function that makes launchers of one host: each is the launcher of one agent after another."""
     if request.param != "ray":
         is_apart = request.param == "apart"
-        door = LinkDoor("127.0.0.1", PORTS, tmp_path)
-        return lambda: LocalLauncher(tmp_path / "replicas", tmp_path, door, apart=is_apart)
+        listener = LinkListener("127.0.0.1", PORTS, tmp_path)
+        return lambda: LocalLauncher(tmp_path / "replicas", tmp_path, listener, apart=is_apart)
     nodes: Nodes = request.getfixturevalue("nodes")
     settings = Settings(data_dir=tmp_path, placement="ray", ray_address=nodes.address, link_ports="7600-7649")
     return lambda: RayLauncher(settings)
@@ -68,11 +68,13 @@ def spent() -> list[Engine]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[[str, int], Ask]:
+def ask(tmp_path: Path) -> Callable[[str, int], LaunchRequest]:
     folder = make_model_folder(tmp_path / "model")
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     digest = model_digest(folder)
-    return lambda replica_id, generation: Ask(replica_id, generation, str(folder), digest, memory_bytes=1 << 20)
+    return lambda replica_id, generation: LaunchRequest(
+        replica_id, generation, str(folder), digest, memory_bytes=1 << 20
+    )
 
 
 async def opened(make: Callable[[], Launcher]) -> Launcher:
@@ -84,7 +86,7 @@ async def opened(make: Callable[[], Launcher]) -> Launcher:
     return launcher
 
 
-async def started(launcher: Launcher, ask: Ask, begin: Begin, spent: list[Engine]) -> Engine | None:
+async def started(launcher: Launcher, ask: LaunchRequest, begin: Begin, spent: list[Engine]) -> Engine | None:
     """Start an engine, and wait for it however long its machine takes."""
     while True:
         try:
@@ -96,8 +98,8 @@ async def started(launcher: Launcher, ask: Ask, begin: Begin, spent: list[Engine
         return engine
 
 
-def running_script(script: str, generation: int = 1, spots: list[Spot] | None = None) -> Begin:
-    async def begin(spot: Spot) -> Spec | None:
+def running_script(script: str, generation: int = 1, spots: list[LaunchPlace] | None = None) -> Begin:
+    async def begin(spot: LaunchPlace) -> Spec | None:
         if spots is not None:
             spots.append(spot)
         command = [sys.executable, "-u", "-c", script]
@@ -124,9 +126,9 @@ async def seen(launcher: Launcher, *engines: Engine) -> None:
 
 
 async def test_an_engine_runs_where_its_launcher_said_and_in_a_session_of_its_own(
-    launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
-    spots: list[Spot] = []
+    spots: list[LaunchPlace] = []
     engine = await started(launcher, ask("replica_x", 1), running_script(OBEYS, 1, spots), spent)
     assert engine is not None and engine.pid is not None and is_alive(engine.pid)
     assert (engine.address, engine.generation) == (spots[0].address, 1)
@@ -137,7 +139,7 @@ async def test_an_engine_runs_where_its_launcher_said_and_in_a_session_of_its_ow
 
 
 async def test_no_second_engine_of_a_replica_is_started(
-    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     other = await opened(make)
     engine = await started(launcher, ask("replica_x", 1), running_script(OBEYS), spent)
@@ -149,7 +151,7 @@ async def test_no_second_engine_of_a_replica_is_started(
 
 
 async def test_of_two_launchers_that_start_the_same_replica_one_does(
-    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     other = await opened(make)
     for number in range(3):
@@ -162,12 +164,12 @@ async def test_of_two_launchers_that_start_the_same_replica_one_does(
 
 
 async def test_what_begin_refuses_or_raises_starts_nothing_and_stands_in_no_way(
-    launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
-    async def refuse(spot: Spot) -> Spec | None:
+    async def refuse(spot: LaunchPlace) -> Spec | None:
         return None
 
-    async def fail(spot: Spot) -> Spec | None:
+    async def fail(spot: LaunchPlace) -> Spec | None:
         raise ConnectionError("the database is away")
 
     assert await started(launcher, ask("replica_x", 1), refuse, spent) is None
@@ -179,7 +181,7 @@ async def test_what_begin_refuses_or_raises_starts_nothing_and_stands_in_no_way(
 
 @pytest.mark.parametrize(("script", "code"), [(OBEYS, 7), (DEFIES, -signal.SIGKILL)], ids=["obeys", "defies"])
 async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
-    script: str, code: int, launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+    script: str, code: int, launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
@@ -194,12 +196,12 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
 
 
 async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
-    launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
 
-    async def begin(spot: Spot) -> Spec | None:
+    async def begin(spot: LaunchPlace) -> Spec | None:
         return Spec(1, spot.address, ["/bin/sh", "-c", "echo gone; exit 3"], {"PATH": "/usr/bin:/bin"}, spot.public_key)
 
     assert await started(launcher, ask("replica_x", 1), begin, spent) is not None
@@ -209,7 +211,7 @@ async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
 
 
 async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_another_generation(
-    launcher: Launcher, ask: Callable[[str, int], Ask], spent: list[Engine]
+    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
@@ -223,7 +225,7 @@ async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_anot
 
 
 async def test_engines_outlive_their_launcher_and_the_next_one_sees_and_ends_them(
-    make: Callable[[], Launcher], ask: Callable[[str, int], Ask], spent: list[Engine]
+    make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
 ) -> None:
     first = await opened(make)
     engines = [await started(first, ask(f"replica_{n}", 1), running_script(OBEYS), spent) for n in range(2)]

@@ -43,7 +43,7 @@ from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Count
-from gateway.backends.used import Used
+from gateway.backends.used import UsedAmounts
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly, ShuttingDown
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
@@ -563,11 +563,11 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7, 8], 2)], []))
     await until(lambda: any(stream.counts == [2] for stream in backend._requests._streams.values()))
-    assert backend.take_used() == [Used("t", 2.0, 0, 2, 0)]
+    assert backend.take_used() == [UsedAmounts("t", 2.0, 0, 2, 0)]
     usage = Usage(prompt_tokens=3, completion_tokens=3, cached_tokens=1, discarded_tokens=2, adapter_load_bytes=9)
     await engine.send(StepOutputs([Delta("req_1", [9], 3)], [Final("req_1", "length", usage)]))
     await reading
-    assert backend.take_used() == [Used("t", 2.0, 2, 3, 9)], "of five generated tokens two were told before"
+    assert backend.take_used() == [UsedAmounts("t", 2.0, 2, 3, 9)], "of five generated tokens two were told before"
     assert backend.take_used() == []
     backend.report_used({"t": Service(1.0, 2.0, 3.0)})
     async with asyncio.timeout(PATIENCE_S):

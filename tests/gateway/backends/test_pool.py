@@ -11,8 +11,8 @@ import pytest
 from engine.protocol import EngineStats, Service
 from gateway.backends.base import Capabilities, Health, Model
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
-from gateway.backends.used import Used
-from gateway.backends.waiting_room import Terms, WaitingRoom
+from gateway.backends.used import UsedAmounts
+from gateway.backends.waiting_room import WaitingRoom, WaitTerms
 from gateway.domain.balancing.replica import Asked
 from gateway.domain.errors import Overloaded
 from tests.patience import PATIENCE_S
@@ -23,7 +23,7 @@ class CountingBackend:
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
         self.num_in_flight = 0
-        self.used: list[Used] = []
+        self.used: list[UsedAmounts] = []
         self.services: list[dict[str, Service]] = []
         self.is_ready = is_ready
         self.capabilities = Capabilities(
@@ -49,7 +49,7 @@ class CountingBackend:
     def usual_ms(self) -> float | None:
         return None
 
-    def take_used(self) -> list[Used]:
+    def take_used(self) -> list[UsedAmounts]:
         used, self.used = self.used, []
         return used
 
@@ -69,11 +69,11 @@ def revision(*backends: CountingBackend) -> PoolRevision:
 def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
     alone, other = CountingBackend(), CountingBackend()
     pool = revision(alone)
-    alone.used.append(Used("t", 1.0, 3, 4, 0))
+    alone.used.append(UsedAmounts("t", 1.0, 3, 4, 0))
     pool.report_used()
     assert (alone.used, alone.services) == ([], [])
     pool.add(replica("r1", other))
-    alone.used.append(Used("t", 1.0, 1, 2, 0))
+    alone.used.append(UsedAmounts("t", 1.0, 1, 2, 0))
     pool.report_used()
     assert (alone.services, other.services) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
 
@@ -140,7 +140,7 @@ def test_a_request_that_only_a_draining_replica_takes_has_one_start_that_stays()
     last.is_draining = True
     pool.take(Asked(""))
     assert pool.room.num_wanted == 0, "none starts by itself"
-    pool.room.open(Terms(60.0, 10.0))
+    pool.room.open(WaitTerms(60.0, 10.0))
     assert pool.take(Asked("")) is last
     assert pool.room.num_wanted == 1
 
@@ -152,7 +152,7 @@ async def test_a_request_for_a_base_that_is_gone_holds_up_none_that_waits_for_th
         return made
 
     room = WaitingRoom("tiny")
-    room.open(Terms(60.0, 10.0))
+    room.open(WaitTerms(60.0, 10.0))
     former, current = of("old"), of("new")
     pool = Pool("tiny", former, created=0)
     waiting = asyncio.create_task(former.warm("t"))

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from gateway.backends.waiting_room import MAX_OF_TENANT, MAX_WAITING, Terms, WaitingRoom
+from gateway.backends.waiting_room import MAX_OF_TENANT, MAX_WAITING, WaitingRoom, WaitTerms
 from gateway.domain.errors import ENGINE_UNAVAILABLE, NoReplicaYet
 
-TERMS = Terms(max_wait_s=60.0, start_s=12.0)
+TERMS = WaitTerms(max_wait_s=60.0, start_s=12.0)
 
 
 class Site:
     """A waiting room whose replica becomes ready when a test says so."""
 
-    def __init__(self, terms: Terms | None = TERMS) -> None:
+    def __init__(self, terms: WaitTerms | None = TERMS) -> None:
         self.is_there, self.num_wanted = False, 0
         self.left: list[str] = []
         self.room = WaitingRoom("tiny", self._wanted)
@@ -61,7 +61,7 @@ async def test_whoever_leaves_gives_the_place_back_and_holds_up_nobody() -> None
 
 
 async def test_a_request_that_waited_too_long_is_told_when_to_come_again() -> None:
-    site = Site(Terms(max_wait_s=0.05, start_s=40.0))
+    site = Site(WaitTerms(max_wait_s=0.05, start_s=40.0))
     tasks = await site.begin("a", "b")
     errors = await asyncio.gather(*tasks, return_exceptions=True)
     for error in errors:

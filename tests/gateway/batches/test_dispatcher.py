@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from gateway.batches.dispatcher import MAX_BATCHES, MAX_CHECKED, Dispatcher
 from gateway.batches.feed import Feed
-from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
 from gateway.batches.running import MAX_ATTEMPTS, MAX_FAULTS
 from gateway.batches.service import Batch, Batches
+from gateway.batches.services import BatchServices
 from gateway.db.ledger.usage import UsageEvent
 from gateway.db.organization.audit import Author
 from gateway.db.pool import UNAVAILABLE, Database
@@ -89,7 +89,7 @@ class World:
     @asynccontextmanager
     async def dispatching(self, runner: Runner, **pools: Pool) -> AsyncIterator[None]:
         """Run a dispatcher until the context is left. pools: the pools of base models besides `tiny`."""
-        tools = Tools(
+        tools = BatchServices(
             database=self._database,
             files=self.files,
             output=self.files.content,

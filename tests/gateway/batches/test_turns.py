@@ -13,7 +13,15 @@ import pytest
 from gateway.batches.dispatcher import SLICE_S, _Work, gives_place
 from gateway.batches.feed import Asker, Feed, Place
 from gateway.db.batches.turns import Charged, Tag, drop_old_turns, share_turns
-from gateway.db.batches.work import CHECKED, RUN, LeasedBatch, QueuedBatch, Standing, lease_batches, queued_batches
+from gateway.db.batches.work import (
+    CHECKED,
+    RUN,
+    LeasedBatch,
+    ProjectBatches,
+    QueuedBatch,
+    lease_batches,
+    queued_batches,
+)
 from gateway.db.pool import Database
 from tests.figures import figure
 from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, shown
@@ -205,15 +213,15 @@ def work(project: str, began_s: float) -> Any:
 @pytest.mark.parametrize(
     ("standings", "now_s", "expected"),
     [
-        ({"a": Standing(3, 4)}, 99.0, None),  # nobody else waits
-        ({"a": Standing(3, 4), "b": Standing(0, 1)}, 3.0, "a1"),
-        ({"a": Standing(3, 4), "b": Standing(2, 1)}, 3.0, None),
-        ({"a": Standing(3, 4), "b": Standing(2, 1)}, 1.0 + SLICE_S, "a1"),
-        ({"a": Standing(3, 0), "b": Standing(3, 1)}, 99.0, None),
+        ({"a": ProjectBatches(3, 4)}, 99.0, None),  # nobody else waits
+        ({"a": ProjectBatches(3, 4), "b": ProjectBatches(0, 1)}, 3.0, "a1"),
+        ({"a": ProjectBatches(3, 4), "b": ProjectBatches(2, 1)}, 3.0, None),
+        ({"a": ProjectBatches(3, 4), "b": ProjectBatches(2, 1)}, 1.0 + SLICE_S, "a1"),
+        ({"a": ProjectBatches(3, 0), "b": ProjectBatches(3, 1)}, 99.0, None),
     ],
 )
 def test_a_batch_gives_its_place_to_a_project_with_fewer(
-    standings: dict[str, Standing], now_s: float, expected: str | None
+    standings: dict[str, ProjectBatches], now_s: float, expected: str | None
 ) -> None:
     working = [work("a", 2), work("a", 1), work("a", 3)]
     found = gives_place(working, standings, now_s)
@@ -225,17 +233,17 @@ def test_a_batch_gives_its_place_to_a_project_with_fewer(
 def test_only_batches_whose_lines_run_give_their_places() -> None:
     works = [work("a", began_s) for began_s in (1, 2, 3)]
     works[0].stage = "ending"
-    found = gives_place(works, {"a": Standing(2, 0), "b": Standing(0, 1)}, 3.0)
+    found = gives_place(works, {"a": ProjectBatches(2, 0), "b": ProjectBatches(0, 1)}, 3.0)
     assert found is works[1]
 
 
 def test_a_batch_that_will_be_late_in_any_case_gives_its_place_to_another_of_its_project() -> None:
     works = [work("a", began_s) for began_s in (3, 2, 1)]
     lost = {works[0].batch.id, works[1].batch.id}
-    standings = {"a": Standing(3, 1), "b": Standing(3, 0)}
+    standings = {"a": ProjectBatches(3, 1), "b": ProjectBatches(3, 0)}
     assert gives_place(works, standings, 13.0, hopeless=lost) is works[1]
     assert gives_place(works, standings, 11.0, hopeless=lost) is None, "it has just got the place"
-    assert gives_place(works, {"a": Standing(3, 0), "b": Standing(3, 1)}, 13.0, hopeless=lost) is None
+    assert gives_place(works, {"a": ProjectBatches(3, 0), "b": ProjectBatches(3, 1)}, 13.0, hopeless=lost) is None
     assert gives_place(works, standings, 13.0) is None
 
 

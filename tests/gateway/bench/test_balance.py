@@ -9,17 +9,17 @@ import pytest
 
 from gateway.bench.balance.__main__ import main
 from gateway.bench.balance.compare import compare
-from gateway.bench.balance.model import Arrival, Picture, Simulation, World, arrivals
-from gateway.bench.balance.policies import POLICIES, LoraScorer, Ours, RoundRobin
+from gateway.bench.balance.model import Arrival, ReplicaSnapshot, Simulation, SimulationParameters, arrivals
+from gateway.bench.balance.policies import POLICIES, LoraScorer, OurPolicy, RoundRobin
 from gateway.bench.balance.references import belady, best_static_placement
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 
-SMALL = World(replicas=4, adapters=40, slots=4, places=16, load=4, requests=2_000, gateways=2)
+SMALL = SimulationParameters(replicas=4, adapters=40, slots=4, places=16, load=4, requests=2_000, gateways=2)
 
 
 def test_64_replicas_with_10_000_adapters_hit_as_often_as_promised_and_stay_level() -> None:
-    world = World(requests=50_000)
-    row = compare(Ours, world, arrivals(world), best_static_placement(world))
+    world = SimulationParameters(requests=50_000)
+    row = compare(OurPolicy, world, arrivals(world), best_static_placement(world))
     assert row.of_static >= 0.9
     assert row.busiest <= 1.25
     assert max(row.moved_by_one_more, row.moved_by_one_less) <= 2 / 64
@@ -35,7 +35,9 @@ def test_no_policy_hits_more_than_the_cache_that_knows_the_future() -> None:
 
 def test_a_seed_stands_for_a_run_and_every_request_ends_up_at_one_replica() -> None:
     def simulation() -> Simulation:
-        return Simulation(SMALL, [Ours([f"replica-{number}" for number in range(4)], 2, seed) for seed in range(2)])
+        return Simulation(
+            SMALL, [OurPolicy([f"replica-{number}" for number in range(4)], 2, seed) for seed in range(2)]
+        )
 
     first, again = simulation(), simulation()
     assert first.run(arrivals(SMALL)) == again.run(arrivals(SMALL))
@@ -43,7 +45,7 @@ def test_a_seed_stands_for_a_run_and_every_request_ends_up_at_one_replica() -> N
 
 
 def test_an_adapter_is_loaded_once_while_it_is_used_and_again_after_it_was_evicted() -> None:
-    world = World(replicas=1, adapters=3, slots=1, gateways=1)
+    world = SimulationParameters(replicas=1, adapters=3, slots=1, gateways=1)
     times_s = itertools.count(1_000, 1_000)
     asked = [Arrival(next(times_s), key, 1.0) for key in "-aabab"]
     outcome = Simulation(world, [RoundRobin(["replica-0"], 1, 0)]).run(asked)
@@ -51,14 +53,14 @@ def test_an_adapter_is_loaded_once_while_it_is_used_and_again_after_it_was_evict
 
 
 def test_the_best_static_placement_copies_what_is_too_hot_for_one_replica() -> None:
-    world = World(replicas=4, adapters=4, slots=1, zipf=1.0)
+    world = SimulationParameters(replicas=4, adapters=4, slots=1, zipf=1.0)
     assert world.weights()[0] == pytest.approx(0.48)
     assert best_static_placement(world) == pytest.approx(0.48 + 0.24 + 0.16), "copies: 2, 1, 1"
-    assert best_static_placement(World(replicas=4, adapters=4, slots=2)) == pytest.approx(1.0)
+    assert best_static_placement(SimulationParameters(replicas=4, adapters=4, slots=2)) == pytest.approx(1.0)
 
 
 def test_belady_evicts_what_is_asked_for_last() -> None:
-    world = World(replicas=1, slots=2)
+    world = SimulationParameters(replicas=1, slots=2)
     asked = [Arrival(float(i), key, 1.0) for i, key in enumerate("----abcab-")]
     assert belady(world, asked) == 1 / 5, "c takes the place of b"
 
@@ -70,7 +72,7 @@ def test_belady_evicts_what_is_asked_for_last() -> None:
 def test_the_lora_scorer_has_its_published_scores(running: set[str], waiting: set[str], score: float) -> None:
     scorer = LoraScorer(["replica-0"], 1, 0)
     load = ReplicaLoad(id="replica-0", adapter_slots=3)
-    scorer.update(Picture(load, frozenset(running), frozenset(waiting)), 0.0)
+    scorer.update(ReplicaSnapshot(load, frozenset(running), frozenset(waiting)), 0.0)
     assert scorer.score("replica-0", Asked("a")) == score
 
 

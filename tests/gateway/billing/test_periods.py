@@ -13,7 +13,7 @@ from gateway.db.billing.adjustments import write_adjustment
 from gateway.db.billing.invoices import find_invoice, issue_invoices
 from gateway.db.billing.periods import CannotClose, PeriodRow, close_period, list_periods
 from gateway.db.ledger.usage import write_usage_events
-from gateway.domain.billing.closing import Lost, objection
+from gateway.domain.billing.closing import LostJournals, objection
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 from tests.installation.databases import NUM_WAITING
 
@@ -74,7 +74,7 @@ async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> N
     ],
 )
 def test_a_month_stays_open_for_a_reason(start: str, now: str, lost_at: str | None, words: str | None) -> None:
-    lost = Lost(utc(lost_at), 7) if lost_at else None
+    lost = LostJournals(utc(lost_at), 7) if lost_at else None
     reason = objection(datetime.date.fromisoformat(start), datetime.date(2026, 10, 1), utc(now), lost)
     assert (reason is None) == (words is None)
     assert words is None or words in str(reason)

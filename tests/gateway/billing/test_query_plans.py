@@ -18,7 +18,7 @@ from gateway.db.ledger import request_list, request_spans, traffic, usage, usage
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
-from tests.gateway.billing.kept import fill_kept, kept_server
+from tests.gateway.billing.shared_ledger import fill_kept, kept_server
 
 NUM_EVENTS = 30_000
 NUM_QUERIES, NUM_QUERIES_FULL = 5, 100

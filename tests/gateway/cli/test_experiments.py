@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.cli.command import build_parser
+from gateway.cli.experiments.arguments import parse_part, parse_share, past_time
 from gateway.cli.experiments.demo import NUM_REQUESTS
-from gateway.cli.experiments.parts import parse_part, parse_share, past_time
 from gateway.cli.experiments.verify import OtherDatabase, recount
 from gateway.db.pool import Database
 from gateway.pools.first_pool import ensure_first_pool

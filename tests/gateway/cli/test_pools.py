@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.client import AdminClient
 from gateway.cli.errors import CommandFailed
-from gateway.cli.pools.shown import print_servers
+from gateway.cli.pools.tables import print_servers
 from gateway.cli.pools.waiting import report_change
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions

@@ -23,7 +23,7 @@ from gateway.http.envelope import Application, Call, call_of
 from gateway.http.errors import exception_handlers
 from gateway.observability.metrics import Metrics
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.recorded import Recorded, never_disconnected
+from gateway.openai.shared.recorded import RecordedReply, never_disconnected
 from gateway.support.cipher import Cipher
 from gateway.tenancy.authenticate import Authenticator
 from tests.gateway.limits.fleet import Key
@@ -141,7 +141,7 @@ async def sent_to_nobody(route: Route, slot: Slot) -> asyncio.Task[None]:
     execution = await route.idempotency.begin(slot, b"f", "req_first")
     assert isinstance(execution, Execution)
     scope: Any = {"state": {"call": Call("req_first", 0)}}
-    sending = asyncio.create_task(Recorded(Parts(), execution)(scope, never_disconnected, unread))
+    sending = asyncio.create_task(RecordedReply(Parts(), execution)(scope, never_disconnected, unread))
     await execution.ended.wait()
     return sending
 

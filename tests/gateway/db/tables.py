@@ -22,7 +22,7 @@ from gateway.admin.experiments import layers as admin_layers
 from gateway.admin.experiments import metrics as admin_metrics
 from gateway.admin.limits import limits as admin_limits
 from gateway.admin.limits import webhooks as admin_webhooks
-from gateway.admin.organization import key_room
+from gateway.admin.organization import key_quota
 from gateway.admin.organization import passkeys as admin_passkeys
 from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
@@ -168,13 +168,13 @@ TABLES: dict[str, Coverage] = {
     "service_accounts": Coverage(
         access=Route(("projects", "service_accounts")),
         foreign=ForeignId("account_id"),
-        bound=Bound(key_room.MAX_SERVICE_ACCOUNTS, "service accounts of a project"),
+        bound=Bound(key_quota.MAX_SERVICE_ACCOUNTS, "service accounts of a project"),
         removal=Removal(projects._REMOVE_ACCOUNTS),
     ),
     "api_keys": Coverage(
         access=Route(("projects", "api_keys")),
         foreign=ForeignId("key_id"),
-        bound=Bound(key_room.MAX_KEYS, "keys of a project that are not revoked"),
+        bound=Bound(key_quota.MAX_KEYS, "keys of a project that are not revoked"),
         removal=Removal(projects._FORGET_KEYS),
     ),
     "logins": Coverage(

@@ -17,17 +17,17 @@ from engine.protocol import Usage
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.limits.exchange import (
     Account,
-    Ask,
     Exchange,
     Snapshot,
     Stale,
+    WaitingRequest,
     begin_reservation,
     grant_waiting,
 )
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import NS_PER_S, Limit, calendar_window
 from gateway.domain.limits.slices import Key, Reservation, Shortage
-from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amounts
+from gateway.domain.limits.work import PRICE_SCALE, Price, PromptWork, RequestWork, amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
 Fates = tuple[int, int, int]
@@ -213,7 +213,7 @@ class Gateway:
         self.elapsed_s = 0.0
         self._origin_s = rng.uniform(0, 1e6)
         self.clock = DatabaseClock(lambda: self._origin_s + self.elapsed_s)
-        self.waiting: list[tuple[str, Ask]] = []
+        self.waiting: list[tuple[str, WaitingRequest]] = []
         self.unwritten: dict[Row, Event] = {}
         self.heard_s = float("-inf")
         self.finish: Callable[[], None] | None = None
@@ -255,7 +255,7 @@ class Gateway:
             self.holdings.tick(now_s, max(0.01, now_s - self.ticked_s), self.clock.now_ns())
             self.ticked_s = now_s
 
-    def arrive(self, tenant: str, work: Work) -> None:
+    def arrive(self, tenant: str, work: RequestWork) -> None:
         limits = tuple(limit for limit in self.world.limits.values() if limit.project_id in (None, tenant))
         if not limits:
             return
@@ -657,9 +657,9 @@ def _limits(rng: random.Random) -> list[Limit]:
     return rng.sample(known, rng.randint(1, len(known)))
 
 
-def _work(rng: random.Random, number: int) -> Work:
+def _work(rng: random.Random, number: int) -> RequestWork:
     parts = tuple(
-        Part(f"req_{number}" + (f".{index}" if index else ""), rng.randint(1, 40), rng.choice((1, 1, 3)), 50)
+        PromptWork(f"req_{number}" + (f".{index}" if index else ""), rng.randint(1, 40), rng.choice((1, 1, 3)), 50)
         for index in range(rng.choice((1, 1, 1, 3)))
     )
-    return Work(parts, PRICE, min_tokens=rng.choice((1, 1, 10)))
+    return RequestWork(parts, PRICE, min_tokens=rng.choice((1, 1, 10)))

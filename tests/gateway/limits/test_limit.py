@@ -24,13 +24,13 @@ from gateway.domain.limits.limit import (
     limit_fault,
 )
 from gateway.domain.limits.refusal import duration
-from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work
+from gateway.domain.limits.work import PRICE_SCALE, Price, PromptWork, RequestWork
 
 INSTANTS = st.integers(min_value=0, max_value=4 * 10**9).map(lambda seconds: seconds * NS_PER_S)
 WORKS = st.builds(
-    Work,
+    RequestWork,
     parts=st.lists(
-        st.builds(Part, st.just("req"), st.integers(1, 500), st.integers(1, 8), st.integers(0, 500)),
+        st.builds(PromptWork, st.just("req"), st.integers(1, 500), st.integers(1, 8), st.integers(0, 500)),
         min_size=1,
         max_size=4,
     ).map(tuple),
@@ -67,7 +67,7 @@ def test_a_calendar_remembers_what_is_true(instants: list[int]) -> None:
 
 
 @given(WORKS, st.sampled_from(sorted(RATED)), st.integers(0, 10**6))
-def test_the_cap_is_within_the_budget(work: Work, unit: Unit, budget: int) -> None:
+def test_the_cap_is_within_the_budget(work: RequestWork, unit: Unit, budget: int) -> None:
     cap = work.cap_within(unit, budget)
     if cap is None:
         assert work.amount(unit, 0) > budget
@@ -79,7 +79,7 @@ def test_the_cap_is_within_the_budget(work: Work, unit: Unit, budget: int) -> No
 
 
 @given(WORKS, st.sampled_from(sorted(RATED)), st.integers(0, 500))
-def test_the_parts_add_up(work: Work, unit: Unit, cap: int) -> None:
+def test_the_parts_add_up(work: RequestWork, unit: Unit, cap: int) -> None:
     assert work.amount(unit, cap) == sum(most for (most,) in work.of_parts([unit], cap))
 
 

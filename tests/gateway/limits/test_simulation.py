@@ -16,7 +16,7 @@ from engine.protocol import Usage
 from gateway.domain.limits.exchange import Snapshot
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import NS_PER_S, Limit
-from gateway.domain.limits.work import Part, Work
+from gateway.domain.limits.work import PromptWork, RequestWork
 from tests.gateway.limits.simulation import Event, Simulation, World
 
 CI_SEEDS, FULL_SEEDS = 250, 100_000
@@ -132,7 +132,7 @@ def test_three_requests_a_minute_can_all_be_used_over_twenty_gateways() -> None:
     world = simulation.world
     world.limits = {"few": Limit("few", "org", "a", None, None, "requests", "minute", 3, True)}
     for number, gateway in enumerate(simulation.gateways):
-        gateway.arrive("a", Work((Part(f"req_{number}", 1, 1, 1),)))
+        gateway.arrive("a", RequestWork((PromptWork(f"req_{number}", 1, 1, 1),)))
         while gateway.waiting or gateway.finish is not None:
             simulation.transact(gateway)
         simulation.adopt()

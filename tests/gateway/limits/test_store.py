@@ -12,7 +12,7 @@ import pytest
 from gateway.db.ledger.rollups import roll_up
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.limits.leases import PostgresLeases, unix_ns
-from gateway.db.limits.limits import Standing, list_limits, load_limits, remove_limit, set_limit
+from gateway.db.limits.limits import LimitState, list_limits, load_limits, remove_limit, set_limit
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
@@ -78,7 +78,7 @@ def _fields(limit: Limit) -> dict[str, object]:
     return {field: getattr(limit, field) for field in limit.__struct_fields__}
 
 
-async def standing(database: Database, limit: Limit, limit_id: str) -> Standing:
+async def standing(database: Database, limit: Limit, limit_id: str) -> LimitState:
     async with database.acquire() as conn:
         (found,) = await list_limits(conn, limit.organization_id, limit.project_id, limit_id=limit_id)
         return found

@@ -21,7 +21,7 @@ from gateway.db.pool import Database
 from gateway.domain.errors import LimitReached
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.limits.limit import Limit
-from gateway.domain.limits.work import Part
+from gateway.domain.limits.work import PromptWork
 from gateway.domain.tenancy.principal import Principal
 from gateway.limits.limiter import Admission, Limiter
 from gateway.limits.rules import Rules
@@ -45,7 +45,7 @@ class House(msgspec.Struct):
     async def admit(self, request_id: str) -> Admission:
         """Admit a prompt of 3 tokens and up to 10 completion tokens."""
         return await self.limiter.admit(
-            self.caller, "tiny", (Part(request_id, 3, 1, 10),), service_tier="default", min_tokens=1, capacity=100
+            self.caller, "tiny", (PromptWork(request_id, 3, 1, 10),), service_tier="default", min_tokens=1, capacity=100
         )
 
     def record(self, admission: Admission, num_tokens: int, source: Source | None) -> None:

@@ -20,7 +20,7 @@ from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
 from gateway.domain.routing.hedge_budget import SHARE, HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.pipeline.items.hedged import Hedging, generate_hedged
-from gateway.routing.measured import Measured
+from gateway.routing.measured import MeasuredSpeeds
 from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, ScriptedBackend
 from tests.virtual_time import run_virtually
 
@@ -80,7 +80,7 @@ async def ask_many(spread: float, delay_ms: float | None, seed: int) -> FirstTok
     servers = [StallingServer(draw, spread) for _ in range(2)]
     replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(servers)]
     pool = PoolRevision("tiny", cast("Model", None), replicas)
-    budget, retries, measured = HedgeBudget(), RetryBudget(), Measured()
+    budget, retries, measured = HedgeBudget(), RetryBudget(), MeasuredSpeeds()
     times_ms, delays_ms = list[float](), list[float]()
 
     async def ask() -> None:

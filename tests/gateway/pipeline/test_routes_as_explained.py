@@ -31,7 +31,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.observability.route_metrics import RouteMetrics
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.context import RequestContext
-from gateway.pipeline.items.begun import TooSlow
+from gateway.pipeline.items.first_item import TooSlow
 from gateway.pipeline.requests import FieldNames, TextRequest
 from gateway.pipeline.routes.routed import RoutedRequests
 from gateway.pipeline.routes.steps import Target

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 
 from gateway.domain.routing.hedge_budget import SHARE
-from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, MIN_SAMPLES, NUM_SAMPLES, Measured
+from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, MIN_SAMPLES, NUM_SAMPLES, MeasuredSpeeds
 
 
-def measured(*times_ms: float, now_s: float = 0.0) -> Measured:
-    made = Measured()
+def measured(*times_ms: float, now_s: float = 0.0) -> MeasuredSpeeds:
+    made = MeasuredSpeeds()
     for each in times_ms:
         made.add("proj", "m", now_s, first_token_ms=each, token_ms=1.0)
     return made
 
 
-def late_ms(made: Measured, now_s: float = 1.0) -> float | None:
+def late_ms(made: MeasuredSpeeds, now_s: float = 1.0) -> float | None:
     speed = made.find("proj", "m", now_s)
     assert speed is not None
     return speed.late_ms(now_s)

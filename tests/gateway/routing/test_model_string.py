@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.routing.model_string import Wanted, read_model
+from gateway.domain.routing.model_string import WantedAdapter, read_model
 
 BASE = "Org/Tiny-1"
 
@@ -12,15 +12,15 @@ BASE = "Org/Tiny-1"
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
-        (f"{BASE}:pirate", Wanted("pirate", BASE)),
-        (f"{BASE}:pirate@3", Wanted("pirate", BASE, 3)),
-        (f"{BASE}:a.b-c_d@999999999", Wanted("a.b-c_d", BASE, 999_999_999)),
-        ("other-2:pirate", Wanted("pirate", "other-2")),
-        ("support-bot", Wanted("support-bot", is_alias=True)),
-        ("3", Wanted("3", is_alias=True)),
+        (f"{BASE}:pirate", WantedAdapter("pirate", BASE)),
+        (f"{BASE}:pirate@3", WantedAdapter("pirate", BASE, 3)),
+        (f"{BASE}:a.b-c_d@999999999", WantedAdapter("a.b-c_d", BASE, 999_999_999)),
+        ("other-2:pirate", WantedAdapter("pirate", "other-2")),
+        ("support-bot", WantedAdapter("support-bot", is_alias=True)),
+        ("3", WantedAdapter("3", is_alias=True)),
     ],
 )
-def test_good_ones(model: str, wanted: Wanted) -> None:
+def test_good_ones(model: str, wanted: WantedAdapter) -> None:
     assert read_model(model, [BASE, "other-2"]) == wanted
 
 

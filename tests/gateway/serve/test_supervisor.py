@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.serve.supervisor import Child, Exited, RestartPolicy, Started, stop_children
+from gateway.serve.supervisor import Child, ChildRestarted, Exited, RestartPolicy, stop_children
 from gateway.support.process import bound_logs
 from tests.installation.waiting import wait_until as wait_for
 from tests.patience import PATIENCE_S
@@ -66,7 +66,7 @@ def test_waits_twice_as_long_after_each_failure_and_starts_over_after_a_good_run
         clock.now += exited.delay_s - 0.01
         assert child.poll() is None, "not before its time"
         clock.now += 0.01
-        assert isinstance(child.poll(), Started)
+        assert isinstance(child.poll(), ChildRestarted)
     assert delays == [1, 2, 3, 3]
 
     clock.now += 30
@@ -80,7 +80,7 @@ def test_an_exit_by_a_signal_is_restarted_too_and_says_which(tmp_path: Path) -> 
     os.kill(first, signal.SIGKILL)
     assert "engine ended (SIGKILL)" in str(wait_for(child.poll))
     started = wait_for(child.poll)
-    assert isinstance(started, Started) and started.pid != first
+    assert isinstance(started, ChildRestarted) and started.pid != first
     child.kill()
     assert child.ended()
 

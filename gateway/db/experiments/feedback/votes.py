@@ -48,7 +48,7 @@ class VoteRow(NewVote, frozen=True, kw_only=True):
     """The type of the vote's metric."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PresentVote(msgspec.Struct, frozen=True):
     """The present vote of a feedback, which a later vote replaces."""
 
     id: str
@@ -162,12 +162,12 @@ _STANDING = """
 """
 
 
-async def lock_votes(conn: Connection, project_id: str, ids: Collection[str]) -> dict[str, Standing]:
+async def lock_votes(conn: Connection, project_id: str, ids: Collection[str]) -> dict[str, PresentVote]:
     """Lock the votes of these ids, withdrawn ones included, and return them.
 
     The bookkeeper may refer to them meanwhile, since their keys do not change.
     """
-    return {row["id"]: Standing(**row) for row in await conn.fetch(_STANDING, project_id, list(ids))}
+    return {row["id"]: PresentVote(**row) for row in await conn.fetch(_STANDING, project_id, list(ids))}
 
 
 _REPLACE = """

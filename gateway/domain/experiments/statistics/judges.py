@@ -11,7 +11,7 @@ from gateway.domain.experiments.statistics.sequences import information, t_log_e
 from gateway.domain.experiments.sums import Sums
 
 
-class Judged(msgspec.Struct, frozen=True):
+class MeanLabel(msgspec.Struct, frozen=True):
     """The mean label of one arm."""
 
     mean: float
@@ -21,7 +21,7 @@ class Judged(msgspec.Struct, frozen=True):
     """Lambda, the weight of the judge's scores: 0 where they tell nothing about labels."""
 
 
-def prediction_powered(labelled: Sums, others: Sums) -> Judged:
+def prediction_powered(labelled: Sums, others: Sums) -> MeanLabel:
     """Return the mean label of an arm from n labelled and N merely judged answers.
 
     labelled: sums in which y is a label and x the judge's score of the same answer; these answers were drawn at random.
@@ -35,7 +35,7 @@ def prediction_powered(labelled: Sums, others: Sums) -> Judged:
     spread = scores_of(labelled, others).variance
     weight = covariance / (spread * (1 + labelled.n / others.n)) if spread else 0.0
     residual = labelled.variance + weight**2 * labelled.covariance("x", "x") - 2 * weight * covariance
-    return Judged(
+    return MeanLabel(
         labelled.mean + weight * (others.mean - labelled.x / labelled.n),
         max(0.0, residual) / labelled.n + weight**2 * others.variance / others.n,
         weight,

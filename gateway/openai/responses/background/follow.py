@@ -39,7 +39,7 @@ Progress = tuple[Status, int]
 """The status of a response, and the number of its events."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class StreamPart(msgspec.Struct, frozen=True):
     """A part of the stream of a response's events."""
 
     encoded: bytes
@@ -58,7 +58,7 @@ class Following:
         self._response = response
         self._following = number
 
-    async def encode(self, item: Shown) -> bytes:
+    async def encode(self, item: StreamPart) -> bytes:
         """Return events as the log has them, and move on to the number of the event after these."""
         self._following += item.num_events
         return item.encoded
@@ -104,7 +104,7 @@ class Followers:
         self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
         self._polling: asyncio.Task[None] | None = None
 
-    async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[Shown]:
+    async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[StreamPart]:
         """Yield the events of a response whose numbers are above `number`; -1 for all events.
 
         Raises NotFound: when there is no such response any more.
@@ -119,7 +119,7 @@ class Followers:
         finally:
             self._open.give_back(caller.project_id, 1)
 
-    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[Shown]:
+    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[StreamPart]:
         key = (caller.project_id, response_id)
         progress: Progress | None = await self._background.status(caller, response_id)
         while True:
@@ -133,12 +133,12 @@ class Followers:
                     raise _forgotten() if is_there else _no_such(response_id)
                 for first_number, events in segments:
                     new = events.encoded[max(0, wanted - first_number) :]
-                    yield Shown(b"".join(new), len(new))
+                    yield StreamPart(b"".join(new), len(new))
                     wanted = first_number + len(events.encoded)
             if status in FINAL:
                 return
             while (found := await self._changed(key, progress)) is progress:
-                yield Shown(ALIVE)
+                yield StreamPart(ALIVE)
             progress = found
 
     async def _changed(self, key: Key, progress: Progress) -> Progress | None:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from prometheus_client import Counter
 
-from gateway.content.background_responses import Claim
+from gateway.content.background_responses import ClaimedResponse
 from gateway.db.changes import Change
 from gateway.db.content.background_responses import TABLE
 from gateway.db.due_work import RARELY_S
@@ -135,7 +135,7 @@ class BackgroundRunner:
             "background_response", response_id=turn.id, tenant=turn.project_id, turn=turn.fence, outcome=outcome, ms=ms
         )
 
-    async def _give_up(self, claim: Claim) -> None:
+    async def _give_up(self, claim: ClaimedResponse) -> None:
         """End a response as failed, with the events logged so far, since another run would fail in the same way."""
         response = msgspec.json.decode(claim.response, type=dict[str, Any])
         response |= {"status": "failed", "error": {"code": "server_error", "message": "The server had an error."}}

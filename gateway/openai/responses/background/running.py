@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from engine.protocol import Usage
-from gateway.content.background_responses import BackgroundResponses, Claim, Events
+from gateway.content.background_responses import BackgroundResponses, ClaimedResponse, Events
 from gateway.content.stored_responses import Response
 from gateway.db.ids import new_id
 from gateway.db.pool import FAILURES
@@ -27,7 +27,7 @@ from gateway.observability.tracing.trace import UNTRACED, BeginTrace, passed_on
 from gateway.openai.responses.background.request import BackgroundRequest
 from gateway.openai.responses.checked_request import CheckedRequest, checked_request
 from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents, usage_of
-from gateway.openai.responses.state import Earlier, stored_form
+from gateway.openai.responses.state import EarlierItems, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared.units import ExperimentFields
@@ -74,17 +74,17 @@ class RunTools(msgspec.Struct, frozen=True):
 
     pipeline: Pipeline
     background: BackgroundResponses
-    earlier: Earlier
+    earlier: EarlierItems
     principal_of: FindPrincipal
     begin_trace: BeginTrace = passed_on
     """The function that continues the trace of the request that queued a response."""
 
 
-class Lost(Exception):
+class ResponseLost(Exception):
     """The error of a run whose response was deleted, or taken by another gateway."""
 
 
-EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
+EXPECTED: tuple[type[Exception], ...] = (ResponseLost, *FAILURES)
 """Errors of a run that are no fault of the server: the database is away, or another gateway has the response."""
 
 
@@ -94,7 +94,7 @@ class Running:
     `run` ends when the response has ended, or when another gateway has it.
     """
 
-    def __init__(self, claim: Claim, tools: RunTools) -> None:
+    def __init__(self, claim: ClaimedResponse, tools: RunTools) -> None:
         self.claim = claim
         self._tools = tools
         self._request = msgspec.msgpack.decode(claim.request, type=BackgroundRequest)
@@ -162,7 +162,7 @@ class Running:
             if self._has_ended:
                 return self._events.response.status
             if self._is_lost:
-                raise Lost
+                raise ResponseLost
             if not self._is_cancelled:
                 return "stopped"
             if not self._events.has_begun:  # nothing was asked of the model: the response goes from queued to its end
@@ -171,7 +171,7 @@ class Running:
             await self._bill()
             await self._end(self._events.cancelling())
             return self._events.response.status
-        except Lost:
+        except ResponseLost:
             return "lost"
         except GatewayError as error:
             return await self._failed(error)
@@ -190,7 +190,7 @@ class Running:
             return "put_back"
         try:
             return await self._fail(error)
-        except Lost:
+        except ResponseLost:
             return "lost"
 
     async def _fail(self, error: GatewayError) -> str:
@@ -348,7 +348,7 @@ class Running:
                 if time.monotonic() > give_up_at_s:
                     break
                 await asyncio.sleep(LOG_S)
-        raise Lost
+        raise ResponseLost
 
     async def _logged_before(self) -> tuple[list[bytes], Counts]:
         """Return the events that another gateway's run of the response logged, and the token counts up to them."""

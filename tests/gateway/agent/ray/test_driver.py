@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.launcher import Ask, Engine
+from gateway.agent.launcher import Engine, LaunchRequest
 from gateway.agent.ray.messages import ClusterState, Go, Look, Offer, Setup, Started, Unreachable, Waits
 
 pytest.importorskip("ray")
 from gateway.agent.ray import driver as drivers
-from gateway.agent.ray.supervisor import Sight
+from gateway.agent.ray.supervisor import NodeEngines
 
 ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
@@ -36,13 +36,13 @@ class Seat:
         self.engines.append(ENGINE)
         return ENGINE
 
-    async def _look(self) -> Sight:
+    async def _look(self) -> NodeEngines:
         self.num_looks += 1
         seen = list(self.engines)
         if self.is_silent:
             await asyncio.sleep(600)
         await self.meanwhile.wait()
-        return Sight("a", seen, {}, [])
+        return NodeEngines("a", seen, {}, [])
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_anothe
 
     driver._supervisor = Kind()
     for labels in ({"zone": "x"}, {"zone": "x"}, {"zone": "y"}, {"zone": "y"}):
-        assert isinstance(await driver.do(Offer(Ask("r", 1, "", "", labels=labels), [])), Waits)
+        assert isinstance(await driver.do(Offer(LaunchRequest("r", 1, "", "", labels=labels), [])), Waits)
     for _ in range(3):  # the first one gives the former seat back
-        assert isinstance(await driver.do(Offer(Ask("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits)
+        assert isinstance(await driver.do(Offer(LaunchRequest("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits)
     assert made == [{"zone": "x"}, {"zone": "y"}, {"zone": "!in(y)"}]

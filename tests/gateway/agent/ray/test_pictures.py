@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.agent.launcher import Ask, Engine, Spec, Spot
+from gateway.agent.launcher import Engine, LaunchPlace, LaunchRequest, Spec
 from gateway.agent.ray.launcher import RayLauncher
 from gateway.agent.ray.messages import ClusterState, Go, Look, Offer, Offered, Started
 from gateway.settings import Settings
@@ -26,15 +26,15 @@ class Cluster:
         if isinstance(call, Look):
             self.kept.append(call.kept)
             if self.starts:
-                await self.launcher.start(Ask("r", 1, "", ""), begin)
+                await self.launcher.start(LaunchRequest("r", 1, "", ""), begin)
             return ClusterState([], [], [])
         if isinstance(call, Offer):
-            return Offered(Spot(ENGINE.address, ENGINE.address))
+            return Offered(LaunchPlace(ENGINE.address, ENGINE.address))
         assert isinstance(call, Go)
         return Started(ENGINE)
 
 
-async def begin(spot: Spot) -> Spec:
+async def begin(spot: LaunchPlace) -> Spec:
     return Spec(1, spot.address, [], {})
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.agent.launcher import Ask
+from gateway.agent.launcher import LaunchRequest
 from gateway.agent.ray.resources import RayNode, label_selector, needs_gpu, nodes_of, resource_demand, why_waiting
 from gateway.domain.pools.capacity import Node
 
 GIB = 1 << 30
-ASK = Ask("replica_x", 1, "/models/x", "0" * 64, num_cpus=2, memory_bytes=3 * GIB)
+ASK = LaunchRequest("replica_x", 1, "/models/x", "0" * 64, num_cpus=2, memory_bytes=3 * GIB)
 SMALL = RayNode("a", {"CPU": 1.0, "memory": 8.0 * GIB})
 LARGE = RayNode("b", {"CPU": 4.0, "memory": 16.0 * GIB}, {"zone": "west"})
 WITH_GPU = RayNode("c", {"CPU": 4.0, "memory": 16.0 * GIB, "GPU": 2.0})
 
 
-def asking(**fields: Any) -> Ask:
-    return Ask(**({name: getattr(ASK, name) for name in ASK.__struct_fields__} | fields))
+def asking(**fields: Any) -> LaunchRequest:
+    return LaunchRequest(**({name: getattr(ASK, name) for name in ASK.__struct_fields__} | fields))
 
 
 def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:

@@ -8,11 +8,11 @@ import pytest
 from engine.config import EngineConfig, ModelConfig, RopeParameters
 from engine.config.model import Quantized, Scheme
 from gateway.domain.pools.capacity import (
+    FreeMemory,
     Host,
     Needs,
     Node,
     Place,
-    Room,
     Weights,
     estimate,
     host_of_tcp,
@@ -100,7 +100,7 @@ def test_an_estimate_says_what_it_is_made_of() -> None:
 
 
 def test_room_is_taken_and_given_back() -> None:
-    room = Room([host(5)])
+    room = FreeMemory([host(5)])
     place = room.take(Needs(3 * GIB))
     assert place == Place("host_one") and room.take(Needs(3 * GIB)) is None
     room.leave(place, Needs(3 * GIB))
@@ -109,13 +109,13 @@ def test_room_is_taken_and_given_back() -> None:
 
 
 def test_an_accelerator_holds_several_small_engines_and_its_host_some_memory_for_each() -> None:
-    room = Room([host(7, gpus=1)])
+    room = FreeMemory([host(7, gpus=1)])
     assert [room.take(Needs(20 * GIB)) for _ in range(3)] == [Place("host_one", 0), Place("host_one", 0), None]
     assert room.find(Needs(GIB, "cpu")) == Place("host_one")
 
 
 def test_a_refusal_says_the_sum_of_each_host() -> None:
-    room = Room([host(5), host(64, gpus=1, name="two"), host(64, name="gone", is_alive=False)])
+    room = FreeMemory([host(5), host(64, gpus=1, name="two"), host(64, name="gone", is_alive=False)])
     room.occupy(Place("host_two", 0), Needs(70 * GIB))
     assert room.refusal(Needs(20 * GIB)) == (
         "A replica needs 20.0 GiB of memory; one has 5.0 GiB in all; "
@@ -126,7 +126,7 @@ def test_a_refusal_says_the_sum_of_each_host() -> None:
 
 
 def test_a_refusal_names_the_hosts_own_memory_where_that_is_what_is_missing() -> None:
-    room = Room([host(4, gpus=1)])
+    room = FreeMemory([host(4, gpus=1)])
     room.occupy(Place("host_one", 0), Needs(GIB))
     assert room.refusal(Needs(20 * GIB)) == (
         "A replica needs 20.0 GiB of memory; on one GPU 0 has 80.0 GiB, of which 79.0 GiB are free, "

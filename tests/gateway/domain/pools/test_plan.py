@@ -13,11 +13,11 @@ from gateway.domain.pools.plan import (
     Create,
     Drain,
     GiveUp,
-    Lose,
+    MarkLost,
     NoRoom,
     Pool,
     Replica,
-    Switch,
+    SwitchRevision,
     plan,
     rollout_to,
 )
@@ -95,7 +95,7 @@ def test_no_replica_of_a_drained_host_goes_for_room_that_it_does_not_make() -> N
 def test_a_revision_waits_while_all_hosts_are_drained_and_a_replica_of_an_unknown_host_is_lost() -> None:
     leaving = msgspec.structs.replace(host(), id=EVICTED, is_drained=True)
     assert plan([pool(1, wants=2, replicas=[evicted("a")])], [leaving]) == []
-    assert Lose in [type(each) for each in plan([pool(1, replicas=[evicted("a", "starting", "gone")])], [host()])]
+    assert MarkLost in [type(each) for each in plan([pool(1, replicas=[evicted("a", "starting", "gone")])], [host()])]
 
 
 def test_a_wanted_revision_is_started_beside_the_old_one_and_switched_to_when_ready() -> None:
@@ -105,13 +105,13 @@ def test_a_wanted_revision_is_started_beside_the_old_one_and_switched_to_when_re
     half = [*old, replica("c", number=2), replica("d", "loading", number=2)]
     assert plan([pool(2, wants=2, replicas=half)], [host()]) == []
     both = [*old, replica("c", number=2), replica("d", number=2)]
-    assert plan([pool(2, wants=2, replicas=both)], [host()]) == [Switch("p", 2, 1)]
+    assert plan([pool(2, wants=2, replicas=both)], [host()]) == [SwitchRevision("p", 2, 1)]
     assert drained(pool(2, serves=2, replicas=both)) == ["a", "b"]
 
 
 def test_the_first_revision_serves_as_soon_as_one_replica_is_ready() -> None:
     first = pool(2, serves=None, wants=1, replicas=[replica("a"), replica("b", "loading")])
-    assert plan([first], [host()]) == [Switch("p", 1, None)]
+    assert plan([first], [host()]) == [SwitchRevision("p", 1, None)]
 
 
 def test_a_revision_that_is_being_prepared_leaves_the_old_one_as_it_is() -> None:
@@ -163,7 +163,7 @@ def test_where_both_do_not_fit_an_old_replica_makes_room() -> None:
     [made] = plan([pool(2, wants=2, replicas=[replica("a")])], small)
     assert isinstance(made, Create) and made.revision == 2
     ready = [replica("a"), replica("c", number=2)]
-    assert plan([pool(2, wants=2, replicas=ready)], small) == [Switch("p", 2, 1)], "all that fits beside it"
+    assert plan([pool(2, wants=2, replicas=ready)], small) == [SwitchRevision("p", 2, 1)], "all that fits beside it"
 
 
 CLUSTER = Host("host_one", "one", True, 0, is_cluster=True)
@@ -187,7 +187,7 @@ def test_in_a_full_cluster_an_old_replica_makes_room_once_its_autoscaler_has_had
     loads = pool(2, wants=2, replicas=[replica("a"), replica("c", "loading", 2), waiting("d")])
     assert plan([loads], [CLUSTER]) == []
     ready = pool(2, wants=2, replicas=[replica("a"), replica("c", number=2), waiting("d")])
-    assert plan([ready], [CLUSTER]) == [Switch("p", 2, 1)]
+    assert plan([ready], [CLUSTER]) == [SwitchRevision("p", 2, 1)]
     switched = pool(2, serves=2, replicas=[replica("a"), replica("c", number=2), waiting("d")])
     assert plan([switched], [CLUSTER]) == [Drain("a", "another revision serves")]
 
@@ -247,7 +247,7 @@ def test_the_replicas_of_a_host_without_an_agent_are_replaced_and_then_given_up(
     assert isinstance(made, Create) and made.place.host_id == "host_two"
     draining = pool(1, replicas=[replica("a", "draining")])
     assert [type(each) for each in plan([draining], [gone, two])] == [Create]
-    assert plan([draining], [lost, two])[0] == Lose("a", "its host has no agent")
+    assert plan([draining], [lost, two])[0] == MarkLost("a", "its host has no agent")
 
 
 def test_new_replicas_go_where_most_memory_is_free() -> None:

@@ -8,7 +8,18 @@ from __future__ import annotations
 import msgspec
 
 from gateway.domain.pools.capacity import Host, Needs, Place
-from gateway.domain.pools.plan import LIVE, Create, Drain, GiveUp, Pool, Replica, Revision, Switch, plan, room_of
+from gateway.domain.pools.plan import (
+    LIVE,
+    Create,
+    Drain,
+    GiveUp,
+    Pool,
+    Replica,
+    Revision,
+    SwitchRevision,
+    plan,
+    room_of,
+)
 from gateway.domain.pools.states import ReplicaState
 
 GIB = 1 << 30
@@ -59,7 +70,7 @@ class World:
                     self._add(pool_id, Replica(f"r{self._num_made}", number, "starting", place))
                 case Drain(replica_id):
                     self._drain(replica_id)
-                case Switch(pool_id, number):
+                case SwitchRevision(pool_id, number):
                     assert self.pools[pool_id].wanted_revision == number
                     self.change(pool_id, revision=number)
                 case GiveUp(pool_id, number, back_to, why):

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gateway.domain.routing.breaker import CONSECUTIVE, FIRST_OPEN_S, MAX_OPEN_S, Admitted, Breaker
+from gateway.domain.routing.breaker import CONSECUTIVE, FIRST_OPEN_S, MAX_OPEN_S, AdmissionToken, Breaker
 
 
-def taken(breaker: Breaker, now_s: float) -> Admitted:
+def taken(breaker: Breaker, now_s: float) -> AdmissionToken:
     admitted = breaker.take(now_s)
     assert admitted is not None
     return admitted

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gateway.backends.generation import Piece
-from gateway.content.background_responses import Claim, Events
-from gateway.db.content.background_responses import Turn
+from gateway.content.background_responses import ClaimedResponse, Events
+from gateway.db.content.background_responses import RunTurn
 from gateway.db.ledger.usage import BilledTokens
 from gateway.domain.errors import NoReplicaYet
 from gateway.domain.tenancy.principal import Principal
@@ -64,7 +64,7 @@ class Background:
         self._logged = logged
         self._bill = bill
 
-    async def put_back(self, turn: Turn, *, again_s: float) -> None:
+    async def put_back(self, turn: RunTurn, *, again_s: float) -> None:
         self.put_back_s.append(again_s)
 
     async def events(self, project_id: str, response_id: str, number: int) -> list[tuple[int, Events]]:
@@ -76,7 +76,9 @@ class Background:
         assert row_ids[:2] == ["req_2", "req_2.1"]
         return self._bill
 
-    async def end(self, turn: Turn, number: int, events: Events, status: str, response: bytes, *rest: object) -> bool:
+    async def end(
+        self, turn: RunTurn, number: int, events: Events, status: str, response: bytes, *rest: object
+    ) -> bool:
         self.ended.append(msgspec.json.decode(response))
         return True
 
@@ -115,9 +117,9 @@ async def test_a_response_that_was_taken_over_shows_what_is_billed(bill: BilledT
     assert response["output"][0]["content"][0]["text"] == "ahoy"
 
 
-def _claim(*, fence: int) -> Claim:
-    return Claim(
-        turn=Turn("proj_1", "resp_1", "run_1", fence),
+def _claim(*, fence: int) -> ClaimedResponse:
+    return ClaimedResponse(
+        turn=RunTurn("proj_1", "resp_1", "run_1", fence),
         api_key_id="key_1",
         request=msgspec.msgpack.encode(BackgroundRequest("req_1", msgspec.json.encode(WIRE), [])),
         response=msgspec.json.encode(RESPONSE),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway.domain.pools.capacity import Host, Needs, Place
-from gateway.domain.pools.plan import LIVE, Create, Drain, Lose, Pool, Replica, Revision, plan, room_of
+from gateway.domain.pools.plan import LIVE, Create, Drain, MarkLost, Pool, Replica, Revision, plan, room_of
 from gateway.domain.pools.scaling import NEVER_S, Bounds, Decision, Load, Memory, PoolSnapshot, decide
 from gateway.domain.pools.states import ReplicaState
 
@@ -260,9 +260,9 @@ class Site:
                     id = f"r{self._num_made}"
                     assert hosts[[each.id for each in hosts].index(place.host_id)].takes(_needs(pools[pool_id]))
                     pools[pool_id].engines[id] = Engine(id, place, moves_at_s=self.now_s + 1)
-                case Drain(id) | Lose(id):
+                case Drain(id) | MarkLost(id):
                     served = next(each for each in self.pools if id in each.engines)
-                    self._drain(served, served.engines[id], is_lost=isinstance(action, Lose))
+                    self._drain(served, served.engines[id], is_lost=isinstance(action, MarkLost))
                 case _:
                     raise AssertionError(action)
 

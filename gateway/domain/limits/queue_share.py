@@ -6,7 +6,7 @@ TENANT_SHARE = 0.5
 """The share of the engine's places that one tenant may use over all gateways."""
 
 
-class Crowd:
+class QueueShare:
     """Counts each tenant's completions in this gateway against its share of the engine's places."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from gateway.agent.marks import ALIVE_NAME, READY_NAME
+from gateway.agent.state_files import ALIVE_NAME, READY_NAME
 from gateway.db.pools.hosts import list_hosts
 from tests.gateway.agent.site import Host, calling
 from tests.installation.waiting import until

@@ -24,7 +24,7 @@ MAX_PROJECTS = 10_000
 NO_ROOM = "its project has no room for more content, or the disk has none"
 
 
-class ContentRoom:
+class ContentQuota:
     """The room for content. A gateway process has one.
 
     max_bytes: the bound for each project; 0: none. clock: seconds on a monotonic clock.

@@ -31,7 +31,7 @@ class Sink(Protocol):
         """Take the next bytes of the file."""
 
 
-class Received(msgspec.Struct, frozen=True):
+class UploadedForm(msgspec.Struct, frozen=True):
     """The form of an upload, whose file went to the sink."""
 
     fields: dict[str, str]
@@ -41,7 +41,7 @@ class Received(msgspec.Struct, frozen=True):
 
 async def receive_form(
     request: Request[Any, Any, Any], sink: Sink, *, file: str, fields: Collection[str], max_bytes: int
-) -> Received:
+) -> UploadedForm:
     """Read a form with the given fields, of which any may be missing, and the part `file`, whose bytes go to the sink.
 
     Raises InvalidRequest: when a part is missing, unknown or there twice, or no byte comes for IDLE_S.
@@ -125,10 +125,10 @@ class _Receiver:
                     f"The value of '{self._part}' is too long.", param=self._part, code="invalid_value"
                 )
 
-    def result(self) -> Received:
+    def result(self) -> UploadedForm:
         if self._name is None:
             raise missing_field(self._file)
-        return Received({name: value.decode(errors="replace") for name, value in self._values.items()}, self._name)
+        return UploadedForm({name: value.decode(errors="replace") for name, value in self._values.items()}, self._name)
 
     def _begin(self, segment: MultipartSegment) -> None:
         part = segment.name

@@ -8,9 +8,9 @@ import pytest
 
 from engine.protocol import protocol_text
 from engine.version import VERSION
+from gateway.db.installed_versions import read_installation
 from gateway.db.ledger.journals import report_journal
 from gateway.db.migrate import migrate
-from gateway.db.parts import read_installation
 from gateway.db.pool import Database
 from gateway.db.pools.hosts import claim_host
 from gateway.db.pools.replicas import begin_start, create_replica, move_replica, note_software

@@ -17,7 +17,7 @@ MAX_WAITING = 8
 RETRY_AFTER_S = 1.0
 
 
-class LoginLine:
+class LoginQueue:
     """The places of one gateway process: num_at_once logins are hashed, and MAX_WAITING wait behind them.
 
     One client takes at most half of the places.

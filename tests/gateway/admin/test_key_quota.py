@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.organization.key_room import MAX_KEYS, MAX_SERVICE_ACCOUNTS
+from gateway.admin.organization.key_quota import MAX_KEYS, MAX_SERVICE_ACCOUNTS
 from gateway.db.pool import Database
 from gateway.support.disk import DiskReserve
 from tests.gateway.admin_server import AdminServer, serve_admin

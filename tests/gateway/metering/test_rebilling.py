@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from gateway.db.pool import Database
-from gateway.metering.again import HeldUsage, bill_again, difference_tokens, held_usage
 from gateway.metering.folder import put_aside, segments_in, spent_in
 from gateway.metering.format import Begun, Copied, Ended, Record, frame
 from gateway.metering.journal import Journal
+from gateway.metering.rebilling import JournalUsage, bill_again, difference_tokens, held_usage
 from tests.gateway.metering.records import BEGUN, ended, record
 from tests.gateway.metering.test_journal import DurablePositions, claim
 
@@ -84,7 +84,9 @@ async def test_a_gateways_count_is_a_lower_bound_and_an_engines_is_exact(databas
 
 async def test_what_the_database_refuses_is_named_and_holds_up_nothing(database: Database) -> None:
     strange = msgspec.structs.replace(record("req_2"), meter=b"no tag")
-    held: HeldUsage = HeldUsage([ended("req_1"), Ended(strange, "engine", None, None, 1), ended("req_3")], 1, 0, None)
+    held: JournalUsage = JournalUsage(
+        [ended("req_1"), Ended(strange, "engine", None, None, 1), ended("req_3")], 1, 0, None
+    )
     billed = await bill_again(database, held.ended)
     assert billed.num_missing == 2
     assert len(billed.refused) == 1 and billed.refused[0].startswith("req_2: ")

@@ -10,7 +10,7 @@ import pytest
 from engine.protocol import Usage
 from gateway.backends.generation import Item, Piece
 from gateway.pipeline.items.attempts import Restarted
-from gateway.pipeline.items.timed import timed_items
+from gateway.pipeline.items.timing import timed_items
 
 PAUSE_S = 0.05
 

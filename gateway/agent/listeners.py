@@ -1,4 +1,4 @@
-"""Doors: the address on which an engine of this machine listens, and the keys whose holders may connect to it.
+"""Listeners: the address on which an engine of this machine listens, and the keys whose holders may connect to it.
 
 The address is decided where the engine starts: free ports and keys are a machine's own.
 """
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.agent.commands import address
-from gateway.agent.launcher import Ask, Spot
+from gateway.agent.launcher import LaunchPlace, LaunchRequest
 from gateway.support.host import allow_keys, engine_address, host_keys, link_folder
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """The way to reach the engines of one machine, and the control over who may reach them."""
 
-    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Choose the address on which an engine listens. taken: ports that other engines are about to use.
 
         Raises OSError: when no port or folder is free.
@@ -27,22 +27,22 @@ class Door(Protocol):
         """Allow only the holders of these keys to connect, if engines check keys here."""
 
 
-class SocketDoor:
+class SocketListener:
     """Unix sockets in a folder, for gateways of this machine."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
-    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Return the socket of one start of a replica."""
         where = address(self._run_dir, ask.replica_id, ask.generation)
-        return Spot(where, where)
+        return LaunchPlace(where, where)
 
     def admit(self, public_keys: Iterable[str]) -> None:
         """Do nothing: every process that may open the folder may connect."""
 
 
-class LinkDoor:
+class LinkListener:
     """TCP ports guarded by the keys of a data folder, for gateways of other machines.
 
     host: an address of this machine, or a name by which other machines reach it.
@@ -58,10 +58,10 @@ class LinkDoor:
         self._data_dir = data_dir
         self._keys = host_keys(data_dir)
 
-    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Return the first free port. Raises OSError: when none is free."""
         where, endpoint = engine_address(self._host, self._ports, taken)
-        return Spot(where, endpoint, str(link_folder(self._data_dir)), self._keys.public)
+        return LaunchPlace(where, endpoint, str(link_folder(self._data_dir)), self._keys.public)
 
     def admit(self, public_keys: Iterable[str]) -> None:
         """Write the list of keys whose holders engines allow to connect."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class KeyRestrictions(msgspec.Struct, frozen=True):
     """The bounds of the caller's key, and of every key that it makes. None: unbounded."""
 
     expires_at: datetime.datetime | None = None
@@ -34,10 +34,10 @@ class Bounds(msgspec.Struct, frozen=True):
         return self.expires_at is not None or self.ip_allow is not None
 
 
-async def bounds_of(conn: Connection, caller: Actor) -> Bounds:
+async def bounds_of(conn: Connection, caller: Actor) -> KeyRestrictions:
     """Return the restrictions of the caller. A person or a project's key has none."""
     own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
-    return Bounds() if own is None else Bounds(own.expires_at, own.ip_allow)
+    return KeyRestrictions() if own is None else KeyRestrictions(own.expires_at, own.ip_allow)
 
 
 async def check_within_own(

@@ -24,7 +24,7 @@ REPORT_EVERY_BEATS = 10
 TIMEOUT_S = 5.0
 
 
-class Standing(Worker):
+class JournalReporter(Worker):
     """The worker that reports the journal to PostgreSQL between `start` and `stop`."""
 
     def __init__(

@@ -13,7 +13,7 @@ from gateway.observability.batch_metrics import BatchMetrics
 from gateway.support.cipher import Cipher
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class BatchServices(msgspec.Struct, frozen=True, kw_only=True):
     """The services that work on batches uses, the same for all batches of a gateway."""
 
     database: Database

@@ -17,7 +17,7 @@ TOUCH_S = 1.0
 """Seconds between two touches."""
 
 
-class Marks(Worker):
+class StateFiles(Worker):
     """The two files of one agent, which are not there before `start`."""
 
     def __init__(self, data_dir: Path) -> None:

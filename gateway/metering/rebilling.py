@@ -31,7 +31,7 @@ from gateway.metering.format import Begun, Ended, EndedKey, read_frames
 from gateway.metering.ledger import Attempt, Entry, Ledger
 
 
-class HeldUsage(msgspec.Struct, frozen=True):
+class JournalUsage(msgspec.Struct, frozen=True):
     """The ends of requests that the journals of one machine hold."""
 
     ended: list[Ended]
@@ -44,7 +44,7 @@ class HeldUsage(msgspec.Struct, frozen=True):
     """The instant of the oldest end in Unix nanoseconds; None: there is none."""
 
 
-def held_usage(root: Path, database_id: str) -> HeldUsage:
+def held_usage(root: Path, database_id: str) -> JournalUsage:
     """Read the ends of requests of all journals under root, also of spent segments.
 
     root: a folder of journals that nobody writes to, such as a copy.
@@ -65,10 +65,10 @@ def held_usage(root: Path, database_id: str) -> HeldUsage:
                 if isinstance(record, Ended):
                     found.setdefault(record.key, record)
     since_ns = min((ended.finished_at_ns for ended in found.values()), default=None)
-    return HeldUsage(list(found.values()), len(journal_ids), num_foreign, since_ns)
+    return JournalUsage(list(found.values()), len(journal_ids), num_foreign, since_ns)
 
 
-class BilledAgain(msgspec.Struct, frozen=True):
+class RebilledUsage(msgspec.Struct, frozen=True):
     """The outcome of billing journals' usage again."""
 
     num_attempts: int
@@ -79,7 +79,7 @@ class BilledAgain(msgspec.Struct, frozen=True):
     """A line for each request whose usage the database refuses."""
 
 
-async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
+async def bill_again(database: Database, held: Sequence[Ended]) -> RebilledUsage:
     """Write usage to a ledger that may lack it. Usage that the ledger has already stays as it is.
 
     Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached; what was written stays, and may be
@@ -108,7 +108,7 @@ async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
                     refused.append(f"{ended.record.request_id}: {' '.join(str(error).split())}")
     async with database.acquire() as conn:
         await forget_journals(conn, [journal_id])
-    return BilledAgain(len({ended.attempt for ended in held}), len(missing), refused)
+    return RebilledUsage(len({ended.attempt for ended in held}), len(missing), refused)
 
 
 def _idle_limiter(database: Database) -> Limiter:

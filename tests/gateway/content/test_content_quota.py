@@ -8,10 +8,10 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.content.content_quota import CHECK_S, ContentQuota
 from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.request_log import RequestContents
-from gateway.content.room import CHECK_S, ContentRoom
 from gateway.content.stored_chats import Chat, StoredChats
 from gateway.content.stored_responses import Response, StoredResponses
 from gateway.content.transcript import LoggedMessage, Transcript
@@ -61,7 +61,7 @@ def num_lost(lost: Counter, kind: str) -> float:
     return float(lost.labels(kind)._value.get())
 
 
-async def store_all_kinds(database: Database, cipher: Cipher, lost: Counter, room: ContentRoom, project: str) -> Slot:
+async def store_all_kinds(database: Database, cipher: Cipher, lost: Counter, room: ContentQuota, project: str) -> Slot:
     """Store a completion, a log entry and a reply of at least 1,000 bytes each; return the reply's slot."""
     text = "x" * 1000
     writes = Writes(lost)
@@ -82,13 +82,13 @@ async def test_what_is_stored_of_all_kinds_counts_and_nothing_more_is_stored_bey
     database: Database, dsn: str, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
 ) -> None:
     clock, disk = Clock(), DiskReserve(tmp_path, 0)
-    roomy = ContentRoom(database, 1 << 20, disk, clock)
+    roomy = ContentQuota(database, 1 << 20, disk, clock)
     await store_all_kinds(database, cipher, lost, roomy, project)
     async with database.acquire() as conn:
         stored = await stored_bytes(conn, project)
         assert 4000 <= stored < 8000
         assert await stored_bytes(conn, (await make_key(dsn, "globex")).project_id) == 0
-        full = ContentRoom(database, stored + 99, disk, clock)
+        full = ContentQuota(database, stored + 99, disk, clock)
         assert await full.take(conn, project, 99)
         assert not await full.take(conn, project, 1), "what is under way counts"
         assert await full.take(conn, "proj_another", 99), "of each project by itself"
@@ -100,7 +100,7 @@ async def test_what_is_stored_of_all_kinds_counts_and_nothing_more_is_stored_bey
 async def test_without_room_a_request_runs_and_what_it_leaves_is_lost_and_counted(
     database: Database, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
 ) -> None:
-    room = ContentRoom(database, 100, DiskReserve(tmp_path, 0))
+    room = ContentQuota(database, 100, DiskReserve(tmp_path, 0))
     slot = await store_all_kinds(database, cipher, lost, room, project)
     async with database.acquire() as conn:
         assert await stored_bytes(conn, project) == 0
@@ -118,18 +118,18 @@ async def test_responses_and_conversations_count_and_are_kept_within_the_bound(
     caller = Principal("org", project, "key", frozenset({"inference"}))
     parts = {"model": "tiny", "parent_id": None, "input": text, "output": text, "response": text}
 
-    async def keep(room: ContentRoom, number: int) -> bool:
+    async def keep(room: ContentQuota, number: int) -> bool:
         writes = Writes(lost)
         kept = await StoredResponses(database, cipher, writes, room).store(project, Response(id=f"r{number}", **parts))
         conversations = Conversations(database, cipher, writes, room)
         await conversations.create(caller, f"conv_{number}", {}, [])
         return await conversations.add(caller, f"conv_{number}", [ItemJson("item_1", text)], model="tiny") and kept
 
-    assert await keep(ContentRoom(database, 1 << 20, disk, clock), 1)
+    assert await keep(ContentQuota(database, 1 << 20, disk, clock), 1)
     async with database.acquire() as conn:
         stored = await stored_bytes(conn, project)
         assert 4000 <= stored < 8000
-        assert not await keep(ContentRoom(database, stored + 99, disk, clock), 2)
+        assert not await keep(ContentQuota(database, stored + 99, disk, clock), 2)
         assert await stored_bytes(conn, project) == stored
     assert [num_lost(lost, kind) for kind in ("response", "conversation")] == [1, 1]
 
@@ -137,7 +137,7 @@ async def test_responses_and_conversations_count_and_are_kept_within_the_bound(
 async def test_a_disk_that_is_nearly_full_takes_no_content(
     database: Database, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
 ) -> None:
-    room = ContentRoom(database, 1 << 30, DiskReserve(tmp_path, EVERYTHING))
+    room = ContentQuota(database, 1 << 30, DiskReserve(tmp_path, EVERYTHING))
     await store_all_kinds(database, cipher, lost, room, project)
     async with database.acquire() as conn:
         assert await stored_bytes(conn, project) == 0
