@@ -106,6 +106,7 @@ class Row(msgspec.Struct, frozen=True):
 
     name: str
     us: float
+    """The processor time, in microseconds a request."""
     note: str = ""
 
 

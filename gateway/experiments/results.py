@@ -265,6 +265,7 @@ class BusyShare(msgspec.Struct, frozen=True):
     digest: bytes
     num_requests: int
     share: float
+    """The unit's part of all requests, from 0 to 1."""
 
 
 class Health(msgspec.Struct, frozen=True):

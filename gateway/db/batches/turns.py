@@ -22,6 +22,7 @@ class Charged(NamedTuple):
     project_id: str
     work: float
     asks: bool
+    """True while lines of the project wait at the pool."""
 
 
 class Tag(NamedTuple):

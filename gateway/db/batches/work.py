@@ -39,6 +39,7 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     output_file_id: str
     error_file_id: str
     keep_seconds: int | None
+    """The seconds for which output and error files are kept; None: until they are deleted."""
     status: str
     ending: str | None
     expires_at: datetime.datetime
@@ -50,6 +51,7 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     open_lines: dict[str, int]
     """The number of lines without a result, by the pool that they name; "" for lines that name none."""
     fence: int
+    """The number of this lease among the leases of the batch; a gateway with an earlier one may not write any more."""
 
 
 class NewLine(msgspec.Struct, frozen=True, array_like=True):

@@ -56,6 +56,7 @@ class RunTurn(msgspec.Struct, frozen=True):
     id: str
     owner: str
     fence: int
+    """The number of the claim, as in `ClaimedRow`."""
 
 
 class ClaimedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     id: str
     fence: int
+    """The number of this claim among the claims of the response; a gateway with an earlier one may not write."""
     api_key_id: str
     num_events: int
     content_key: str
@@ -89,6 +91,7 @@ class HeldRow(msgspec.Struct, frozen=True):
     project_id: str
     id: str
     fence: int
+    """The number of the claim, as in `ClaimedRow`."""
     is_cancelled: bool
 
 

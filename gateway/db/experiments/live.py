@@ -50,10 +50,13 @@ class LiveExperiment(msgspec.Struct, frozen=True):
     layer_seed: bytes
     holdout_seed: bytes | None
     holdout_size: int | None
+    """The part of units that is held out, in 10,000ths; None without a holdout."""
     slots: bytes
     tables: list[bytes]
     ended: list[int]
+    """The indexes of the arms that have ended."""
     enrolling: bool
+    """False while no new unit gets an arm, since weights change."""
     exposed_at: datetime.datetime | None
     arms: list[LiveArm]
     """The arms in the order of their indexes, the shadow arm last."""

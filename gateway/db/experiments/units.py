@@ -180,6 +180,7 @@ class Vote(msgspec.Struct, frozen=True):
     feedback_id: str
     metric: str
     value: int
+    """The value in millionths."""
     at_us: int
     """The time at which the vote was cast, in microseconds of Unix time."""
     is_by_judge: bool

@@ -155,6 +155,7 @@ class AttemptRow(msgspec.Struct, frozen=True):
     cached_input_nanos: int | None
     output_nanos: int | None
     basis_points: int
+    """The discount, in hundredths of a per cent."""
     input_cost_nanos: int
     cached_cost_nanos: int
     output_cost_nanos: int

@@ -53,6 +53,7 @@ class Calibration(msgspec.Struct, frozen=True):
     num_units: int
     num_days: int
     mean: float
+    """The mean outcome of a unit."""
     deviation: float
     """The standard deviation of one unit's outcome; of a ratio, that of its linearized outcome."""
     num_runs: int

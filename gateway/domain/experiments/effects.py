@@ -32,6 +32,7 @@ class Mean(msgspec.Struct, frozen=True):
     """An estimate for one arm."""
 
     n: int
+    """The number of units."""
     mean: float
     variance: float
     """The variance of the estimate, not of the outcome."""
@@ -50,7 +51,9 @@ class Effect(msgspec.Struct, frozen=True):
     n: int
     """Units of both arms."""
     effect: float
+    """The mean of the treatment less that of the control."""
     se: float
+    """The standard error of the effect."""
     interval: Interval
     log_e: float
     """ln of the E-value against no effect. Significant where it reaches -ln(alpha)."""

@@ -29,14 +29,17 @@ class Sums(msgspec.Struct, frozen=True):
     n: int = 0
     """The number of units."""
     y: int | float = 0
+    """The sum of `Unit.y`."""
     yy: int | float = 0
     """The sum of y squared."""
     x: int | float = 0
+    """The sum of `Unit.x`."""
     xx: int | float = 0
     """The sum of x squared."""
     xy: int | float = 0
     """The sum of x times y."""
     d: int | float = 0
+    """The sum of `Unit.d`."""
     dd: int | float = 0
     """The sum of d squared."""
     yd: int | float = 0

@@ -89,9 +89,12 @@ class FirstTime(msgspec.Struct, frozen=True, array_like=True):
     """The time of one metric of a unit, taken from the unit's first request that has the metric."""
 
     at_us: int
+    """The time of the request, in microseconds of Unix time."""
     request_id: str
     revision: int
+    """The revision of the ledger's row that the time was taken from."""
     us: int
+    """The metric's time, in microseconds."""
 
 
 class DayOutcomes(msgspec.Struct, frozen=True, array_like=True):

@@ -67,6 +67,7 @@ class Estimate(msgspec.Struct, frozen=True):
     adapters: int
     process: int
     on_gpu: bool
+    """True: the memory is an accelerator's; False: the host's."""
 
     @property
     def num_bytes(self) -> int:

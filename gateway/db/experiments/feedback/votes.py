@@ -30,10 +30,13 @@ class NewVote(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     request_id: str | None
     digest: bytes | None
+    """The digest of the unit that the vote is about; None for a vote about a request."""
     metric: str
     source: Source
     value: int
+    """The value in millionths."""
     label: str | None
+    """The word that the client voted with; None for a number."""
     fingerprint: bytes
     content_key: str | None
     sealed_comment: bytes | None
