@@ -118,7 +118,10 @@ def _formats(
 
 
 def _fingerprint(digest: str, device: str, dtype: str, products: str) -> str:
-    """Return the fingerprint of `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
+    """Return the fingerprint of `protocol.Welcome`, which is equal for engines that compute alike.
+
+    The number of threads is left out: it changes a sum no more than other requests in the same step do.
+    """
     parts = (digest, VERSION, torch.__version__, device, dtype, products)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -67,7 +67,10 @@ def quality_file(model_dir: str | Path, kind: Format) -> Path:
 
 
 def stored_quality(model_dir: str | Path, kind: Format) -> Quality | None:
-    """Return the quality that was measured of this model before; None where none was, or one of another wording."""
+    """Return the quality that was measured of this model before.
+
+    None where none was measured, or where it was measured of other weights or of another version of the format.
+    """
     try:
         found = msgspec.json.decode(quality_file(model_dir, kind).read_bytes(), type=Quality)
     except (OSError, msgspec.DecodeError):

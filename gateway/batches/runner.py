@@ -22,7 +22,7 @@ class LineReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineRunner(Protocol):
-    """Runs lines. A gateway process has one."""
+    """Runs lines of batches as requests of their projects. A gateway process has one."""
 
     async def run(
         self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine

@@ -34,7 +34,7 @@ class PlacementError(RuntimeError):
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
     """Return keyword arguments that make `subprocess` run a program as an account, from a folder it can enter.
 
-    reachable_by: a group that the program is to be in as well. reachable_by: None: no further group.
+    reachable_by: a group that the program is to be in as well; None: no further group.
     """
     arguments: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
     if account.uid != os.geteuid():

@@ -57,7 +57,10 @@ def _logits(rig: Rig, sequences: list[Sequence]) -> list[list[Tensor]]:
 
 
 def _take(found: list[list[Tensor]], sequences: list[Sequence], logits: Tensor, order: list[Sequence]) -> None:
-    """Add each row of logits to `found`, and its likeliest token to the sequence that `order` has there."""
+    """Store a step's logits by sequence, and append each row's likeliest token to the sequence of the row.
+
+    found: the rows so far of each of `sequences`. order: the sequence of each row of logits.
+    """
     for row, sequence in zip(logits, order, strict=True):
         found[next(i for i, each in enumerate(sequences) if each is sequence)].append(row.clone())
         sequence.num_computed = len(sequence.token_ids)

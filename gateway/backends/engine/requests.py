@@ -208,7 +208,7 @@ class EngineRequests:
             stream.wake()
 
     def _settle(self, stream: EngineStream, final: Final) -> Final:
-        """Record the usage of a request, once."""
+        """Record the usage of a request, once, and return the final as it was recorded."""
         self._streams.pop(stream.request.request_id, None)
         return self._recorder.settle(stream, final)
 

@@ -9,7 +9,7 @@ from gateway.backends.foreign.sse import MAX_EVENT_BYTES, EventTooLarge
 
 
 class LineSplitter:
-    """Splits one stream. Empty lines are skipped."""
+    """Splits the bytes of one stream into lines. Empty lines are skipped."""
 
     def __init__(self) -> None:
         self.num_lines = 0

@@ -11,7 +11,7 @@ class EventTooLarge(ValueError):
 
 
 class EventReader:
-    """Reads one stream. Comments and all fields but `data` are skipped."""
+    """Reads the events of one stream. Comments and all fields but `data` are skipped."""
 
     def __init__(self) -> None:
         self.num_lines = 0

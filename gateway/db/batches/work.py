@@ -326,7 +326,7 @@ _METADATA = "SELECT content_key, sealed_metadata FROM batches WHERE project_id =
 
 
 async def metadata_of(conn: Connection, batch: LeasedBatch) -> tuple[str, bytes]:
-    """Return the id of the key of a locked batch's metadata, and the sealed metadata."""
+    """Return the encrypted metadata of a locked batch, after the id of the content key that encrypts it."""
     row = await conn.fetchrow(_METADATA, batch.project_id, batch.id)
     assert row is not None, "it is locked"
     return row["content_key"], row["sealed_metadata"]

@@ -269,7 +269,7 @@ _GET_REQUEST = """
 async def get_background_request(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> tuple[str, bytes] | None:
-    """Return the id of the key of a response's request, and the sealed request.
+    """Return the encrypted request of a response, after the id of the content key that encrypts it.
 
     The request is b"" if the response is stored with its input elsewhere.
 
