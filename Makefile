@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve $(if $(DEMO),--demo $(DEMO))
 
-# Two processes for each processor and two more, which compute in one thread each and wait much of the time. The few that
+# Three processes for each processor and one more, which compute in one thread each and wait much of the time. The few that
 # fail beside others are run once more alone: what passes then is printed as FLAKE, last of all, and noted in
 # build/flakes.txt.
 test: export OMP_NUM_THREADS = 1

@@ -67,9 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _num_workers(asked: str) -> int:
     """Return the number of worker processes for an option.
 
-    "auto" is two for each processor and two more, since most tests wait for servers, deadlines and browsers.
+    "auto" is three for each processor and one more, since most tests wait for servers, deadlines and browsers.
     """
-    return min(2 * (os.cpu_count() or 1) + 2, MAX_WORKERS) if asked == "auto" else int(asked)
+    return min(3 * (os.cpu_count() or 1) + 1, MAX_WORKERS) if asked == "auto" else int(asked)
 
 
 @pytest.hookimpl(wrapper=True)
