@@ -253,7 +253,8 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
 def restore(dsn: str, path: Path) -> None:
     """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
 
-    Options that servers of an older major version store at columns are left out: newer servers refuse them.
+    Options that servers of an older major version store at columns are left out: newer servers refuse them. So is a
+    setting that servers before version 17 do not know.
 
     Raises DumpFailed: when the file cannot be read into the database.
     """
@@ -285,11 +286,20 @@ _ALL_OR_NOTHING = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command
 _OWN_OPTION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=\d+\);\n")
 
 
+_OF_NEWER_SERVERS = b"SET transaction_timeout = 0;\n"
+_WHERE_KNOWN = b"SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout';\n"
+
+
 def without_options(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a script except those that set an option which only one server version knows."""
+    """Yield the lines of a script except those that set an option which only one server version knows.
+
+    A time limit that servers have since version 17 is turned off where the server knows it.
+    """
     is_row = False
     for line in lines:
-        if is_row or not _OWN_OPTION.fullmatch(line):
+        if not is_row and line == _OF_NEWER_SERVERS:
+            yield _WHERE_KNOWN
+        elif is_row or not _OWN_OPTION.fullmatch(line):
             yield line
         is_row = line != b"\\.\n" if is_row else line.startswith(b"COPY ") and line.endswith(b" FROM stdin;\n")
 

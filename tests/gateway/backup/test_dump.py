@@ -35,3 +35,12 @@ def test_options_of_columns_that_a_server_keeps_for_itself_are_not_restored() ->
     other = b"ALTER TABLE ONLY public.ledger ALTER COLUMN kind SET (n_distinct=5);\n"
     rows = [b"COPY public.notes (text) FROM stdin;\n", option, b"\\.\n"]
     assert [*without_options([option, other, *rows, option, b"COMMIT;\n"])] == [other, *rows, b"COMMIT;\n"]
+
+
+def test_a_setting_of_newer_servers_is_made_where_the_server_knows_it() -> None:
+    """PostgreSQL 15 and 16 have no `transaction_timeout`, which programs of version 18 turn off in every script."""
+    setting = b"SET transaction_timeout = 0;\n"
+    row = [b"COPY public.notes (text) FROM stdin;\n", setting, b"\\.\n"]
+    first, *others = without_options([setting, *row])
+    assert first.startswith(b"SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE")
+    assert others == row
