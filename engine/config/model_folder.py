@@ -19,7 +19,7 @@ from engine.config.model import ModelConfig, UnsupportedModel
 from engine.config.quantized import MODELOPT_FILE, read_quantized
 from engine.config.rope_keys import rope_of
 from engine.config.task import files_of_task, task_of
-from engine.config.values import MOST, number, whole_number
+from engine.config.values import MOST, beginning_of, number, whole_number
 
 MOST_LAYERS, MOST_HEADS, MOST_WIDTH = 1000, 1 << 16, 1 << 24
 """Bounds that no model comes near, so that a wrong config takes neither time nor memory."""
@@ -80,7 +80,9 @@ def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") ->
     if task.kind == "text":
         return config
     if config.decoder == "transformers" and task.scored_by == "classifier":
-        raise UnsupportedModel(f"config.json: model_type is {family!r}, whose classifiers are not supported")
+        raise UnsupportedModel(
+            f"config.json: model_type is {beginning_of(family)}, whose classifiers are not supported"
+        )
     has_head = task.scored_by == "tokens"
     return msgspec.structs.replace(
         config,
@@ -110,11 +112,13 @@ def _decoder_config(folder: Path, raw: dict[str, Any], decoder: DecoderChoice) -
     family = raw.get("model_type")
     if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and not _is_own(family, raw)):
         if gguf_of(folder) is not None:
-            raise UnsupportedModel(f"config.json: model_type is {family!r}; of GGUF files only {', '.join(FAMILIES)}")
+            raise UnsupportedModel(
+                f"config.json: model_type is {beginning_of(family)}; of GGUF files only {', '.join(FAMILIES)}"
+            )
         general = general_config(folder, raw, _eos_token_ids(raw, folder))
         return msgspec.structs.replace(general, embedding_sizes=_embedding_sizes(raw))
     if not isinstance(family, str) or family not in FAMILIES:
-        raise UnsupportedModel(f"config.json: model_type is {family!r}; supported: {', '.join(FAMILIES)}")
+        raise UnsupportedModel(f"config.json: model_type is {beginning_of(family)}; supported: {', '.join(FAMILIES)}")
     if not FAMILIES[family].computes(raw):
         raise UnsupportedModel(f"config.json: of {family} the engine's own code does not compute this model")
     try:
@@ -138,7 +142,7 @@ def _with_defaults(family: Family, raw: dict[str, Any]) -> dict[str, Any]:
 def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) -> ModelConfig:
     key, activation = family.activation
     if raw.get(key, activation) != activation:
-        raise UnsupportedModel(f"config.json: {key} is {raw[key]!r}; supported for {name}: {activation!r}")
+        raise UnsupportedModel(f"config.json: {key} is {beginning_of(raw[key])}; supported for {name}: {activation!r}")
     if raw.get("mlp_bias", False):
         raise UnsupportedModel("config.json: mlp_bias is not supported")
     for other in sorted(OTHERS - {*family.keys}):

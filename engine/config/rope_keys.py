@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from engine.config.model import RopeParameters, UnsupportedModel
-from engine.config.values import number, whole_number
+from engine.config.values import beginning_of, number, whole_number
 
 Raw = dict[str, Any]
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
@@ -76,7 +76,7 @@ def _rope(raw: Raw, scaling: Raw) -> RopeParameters:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # as Phi-3's first configs have it
     if not isinstance(kind, str) or kind not in KINDS:
-        raise UnsupportedModel(f"config.json: rope type is {kind!r}; supported: {', '.join(KINDS)}")
+        raise UnsupportedModel(f"config.json: rope type is {beginning_of(kind)}; supported: {', '.join(KINDS)}")
     positions = whole_number(raw, "max_position_embeddings")
     if kind == "longrope" and scaling.get("original_max_position_embeddings") is None:
         scaling = scaling | {"original_max_position_embeddings": raw.get("original_max_position_embeddings")}

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.config.model import Pooling, Task, UnsupportedModel
+from engine.config.values import beginning_of
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 TRANSFORMER = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
@@ -99,7 +100,7 @@ def _pooling(folder: Path) -> tuple[Pooling, Any]:
     if isinstance(mode, list) and len(mode) == 1:
         mode = mode[0]
     if not isinstance(mode, str) or mode not in _POOLINGS:
-        raise UnsupportedModel(f"{name}: pooling_mode is {mode!r}; supported: {', '.join(_POOLINGS)}")
+        raise UnsupportedModel(f"{name}: pooling_mode is {beginning_of(mode)}; supported: {', '.join(_POOLINGS)}")
     if given.get("include_prompt", True) is not True:
         raise UnsupportedModel(f"{name}: include_prompt is false, which is not supported")
     return _POOLINGS[mode], given.get("embedding_dimension", given.get("word_embedding_dimension"))
@@ -129,7 +130,7 @@ def _check_labels(raw: Mapping[str, Any]) -> None:
 def _classifier_pooling(raw: Mapping[str, Any]) -> Literal["cls", "mean"]:
     pooling = raw.get("classifier_pooling", raw.get("clf_pooling", "cls"))
     if pooling not in ("cls", "mean"):
-        raise UnsupportedModel(f"config.json: classifier_pooling is {pooling!r}; supported: cls, mean")
+        raise UnsupportedModel(f"config.json: classifier_pooling is {beginning_of(pooling)}; supported: cls, mean")
     return pooling  # type: ignore[no-any-return]
 
 
@@ -143,7 +144,9 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str]:
     if not all(isinstance(text, str) and len(text) <= MAX_PROMPT_CHARS for text in prompts.values()):
         raise UnsupportedModel(f"{PROMPTS}: a prompt must be a text of at most {MAX_PROMPT_CHARS} characters")
     if default and default not in prompts:
-        raise UnsupportedModel(f"{PROMPTS}: default_prompt_name is {default!r}, but prompts has none of that name")
+        raise UnsupportedModel(
+            f"{PROMPTS}: default_prompt_name is {beginning_of(default)}, but prompts has none of that name"
+        )
     return prompts, default
 
 

@@ -9,6 +9,14 @@ from typing import Any
 from engine.config.model import UnsupportedModel
 
 MOST = 2**31 - 1
+SHOWN = 80
+"""The most characters of a value that a refusal shows."""
+
+
+def beginning_of(value: Any) -> str:
+    """Return the beginning of a value's representation, for a refusal: a file may give a list of any length."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def number(raw: Mapping[str, Any], key: str, default: float, *, above: float = -math.inf) -> float:

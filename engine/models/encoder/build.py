@@ -170,8 +170,10 @@ def _prove(
 ) -> None:
     """Check that the encoder computes what is expected of texts side by side.
 
-    Raises UnsupportedModel: when the results differ by more than rounding.
+    Raises UnsupportedModel: when the results differ by more than rounding, or expected ones are not finite.
     """
+    if not all(bool(each.isfinite().all()) for of_text in expected for each in of_text):
+        raise UnsupportedModel(f"the checkpoint's weights give {config.family} states that are not finite")
     lengths = [len(text) for text in texts]
     positions = torch.cat([torch.arange(length, device=encoder.device) for length in lengths])
     token_ids = torch.cat(texts)

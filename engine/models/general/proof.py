@@ -62,7 +62,7 @@ class TextsInTurn:
 def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
     """Compute sample texts over the cache in pieces, and by transformers at once.
 
-    Raises UnsupportedModel: when the results differ by more than rounding.
+    Raises UnsupportedModel: when the results differ by more than rounding, or transformers' own are not finite.
     """
     size = model.config.vocab_size
     texts = [
@@ -77,6 +77,8 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None
     finally:
         model.set_attn_implementation(STEPS)
+    if not all(bool(logits.isfinite().all()) for logits in expected):
+        raise UnsupportedModel(f"the checkpoint's weights give {type(model).__name__} logits that are not finite")
     lost = [_distance(*each) for each in zip(found, expected, strict=True)]
     if decoder.dtype == torch.float32:
         worst, allowed = float(torch.cat(lost).max()), EXACT

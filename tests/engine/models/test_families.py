@@ -81,6 +81,7 @@ HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rot
     [
         ({"model_type": ["gpt2"]}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"hidden_act": [0] * 9999}, r"hidden_act is \[[0, ]{79}\.\.\.; supported for"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"num_local_experts": 8}, "num_local_experts"),

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -156,6 +157,16 @@ def test_what_cannot_be_served_is_refused_by_key_and_name(
         path = tmp_path / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UnsupportedModel, match=why):
+        run_engine(engine_config(tmp_path, tmp_path / "store", decoder="transformers"), [])
+
+
+def test_weights_that_overflow_are_refused_as_such(tmp_path: Path) -> None:
+    save_general("starcoder2", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("c_proj.weight"))
+    save_file(tensors | {name: torch.full_like(tensors[name], 3e38)}, path, {"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=r"checkpoint's weights give Starcoder2ForCausalLM logits .* not finite"):
         run_engine(engine_config(tmp_path, tmp_path / "store", decoder="transformers"), [])
 
 
