@@ -81,6 +81,7 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         trigger opening call (separator call)* closing        call = head ARGUMENTS end
 
     trigger: a text, or the id of a special token.
+    marks: the ids of special tokens within the other pieces, by their letters.
     must_call: True: only calls; else there may be text instead, of text_schema if there is one, or before them if there
     is none and the trigger is not empty.
     text_label: the name of text_schema in refusals.
@@ -92,6 +93,7 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     opening: str = ""
     separator: str = ""
     closing: str = ""
+    marks: dict[str, int] = {}
     max_calls: int = 1
     must_call: bool = False
     text_schema: dict[str, Any] | None = None

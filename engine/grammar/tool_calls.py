@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -24,7 +26,8 @@ def call_rules(source: str) -> str:
     wanted = _grammar(source)
     rules = [_start(wanted), _calls(wanted)]
     for index, tool in enumerate(wanted.tools):
-        rules.append(f"call_{index}: {_text(tool.head)} arguments_{index} {_text(wanted.end)}")
+        head, end = (_literal(each, wanted.marks) for each in (tool.head, wanted.end))
+        rules.append(f"call_{index}: {head} arguments_{index} {end}")
         rules.append(_arguments(tool, f"arguments_{index}", f"input_{index}"))
     return "\n".join(rules)
 
@@ -69,9 +72,12 @@ def _start(wanted: CallGrammar) -> str:
 
 def _calls(wanted: CallGrammar) -> str:
     more = wanted.max_calls - 1
-    repeated = f"({_text(wanted.separator)} call){{0,{more}}}" if more else ""
+    opening, separator, closing = (
+        _literal(each, wanted.marks) for each in (wanted.opening, wanted.separator, wanted.closing)
+    )
+    repeated = f"({separator} call){{0,{more}}}" if more else ""
     call = " | ".join(f"call_{index}" for index in range(len(wanted.tools)))
-    return f"calls: {_text(wanted.opening)} call {repeated} {_text(wanted.closing)}\ncall: {call}"
+    return f"calls: {opening} call {repeated} {closing}\ncall: {call}"
 
 
 def _arguments(tool: CallableTool, rule: str, input_rule: str) -> str:
@@ -96,6 +102,12 @@ def _schema(schema: dict[str, Any], label: str) -> dict[str, Any]:
         return prepare_schema(schema)
     except Unenforceable as error:
         raise Unenforceable(str(error), label) from None
+
+
+def _literal(letters: str, marks: Mapping[str, int]) -> str:
+    """Return a text of the grammar in which the letters of special tokens are those tokens."""
+    parts = re.split(f"({'|'.join(map(re.escape, marks))})", letters) if marks else [letters]
+    return " ".join(f"<[{marks[part]}]>" if part in marks else _text(part) for part in parts if part)
 
 
 def _text(literal: str) -> str:

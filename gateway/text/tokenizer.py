@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import jinja2
-import msgspec
 from tokenizers import Tokenizer as BackendTokenizer
 
 from gateway.domain.errors import InvalidRequest
@@ -21,7 +20,7 @@ from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
 from gateway.text.tools.formats import TemplateTools, template_tools
-from gateway.text.tools.prompt import as_plain_messages, with_call_ids, with_calls_as_content
+from gateway.text.tools.prompt import as_plain_messages, as_the_template_reads
 from gateway.text.tools.tool import Tool
 
 # The library encodes one prompt at a time: threads of the library's own would be woken for nothing. Read when it first
@@ -116,9 +115,7 @@ class Tokenizer:
         described = None
         try:
             if self.tools.is_native:
-                messages = with_call_ids(messages, self.tools.format)
-                if not self.tools.shows_calls:
-                    messages = with_calls_as_content(messages, self.tools.format)
+                messages = as_the_template_reads(messages, self.tools)
                 described = [tool.described() for tool in tools] or None
             else:
                 messages = as_plain_messages(messages, tools, self.tools.format)
@@ -195,7 +192,7 @@ class Tokenizer:
             for token_id, token in self.backend.get_added_tokens_decoder().items()
             if token.special
         }
-        return msgspec.structs.replace(found, trigger_id=special.get(found.format.trigger))
+        return found.with_special(special)
 
 
 def _source_for_tools(templates: Sources | None) -> str:

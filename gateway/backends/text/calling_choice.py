@@ -56,9 +56,9 @@ class CallingChoice:
         self.finish_reason: FinishReason | None = None
         self.num_kept_tokens: int | None = None
         self._index = index
-        # Where calls begin with a special token, the engine allows no other one.
+        # Where calls have special tokens, the engine allows no others.
         self._trigger_id = tokenizer.tools.trigger_id
-        with_special = style.with_special or self._trigger_id is not None
+        with_special = style.with_special or tokenizer.tools.has_special
         self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
         self._content_text = ContentText(stop, include=style.include_stop)
         self._parser = CallParser(

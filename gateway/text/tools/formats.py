@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +30,11 @@ class CallFormat(msgspec.Struct, frozen=True):
     """True if one reply may have several calls."""
     id_chars: int | None = None
     """The number of characters that a call's id must have in the template; None: any number."""
+
+    @property
+    def looks_like_json(self) -> bool:
+        """True if a reply of calls alone begins like one of JSON text."""
+        return not self.trigger and f"{self.opening}{self.before_name}".startswith(("{", "["))
 
     def head(self, name: str) -> str:
         """Return the text of a call of this tool up to its arguments."""
@@ -75,6 +82,16 @@ MISTRAL = CallFormat(
 )
 """The format of Mistral 7B v0.3 to Nemo; the trigger is a special token."""
 
+MINISTRAL = CallFormat(
+    trigger="[TOOL_CALLS]",
+    opening="",
+    before_name="",
+    before_arguments="[ARGS]",
+    end="",
+    separator="[TOOL_CALLS]",
+    id_chars=9,
+)
+"""The format of Ministral 3 and Devstral Small 2; both marks are special tokens."""
 
 GRANITE = CallFormat(
     trigger="<|tool_call|>",
@@ -87,6 +104,9 @@ GRANITE = CallFormat(
 )
 """The format of Granite 3; the trigger is a special token."""
 
+GLM = CallFormat(trigger="", opening="", before_name="", before_arguments="\n", end="", parallel=False)
+"""The format of GLM-4: the whole reply is the name of a function, and its arguments on the next line."""
+
 
 class TemplateTools(msgspec.Struct, frozen=True):
     """The support of a chat template for tools."""
@@ -94,11 +114,26 @@ class TemplateTools(msgspec.Struct, frozen=True):
     format: CallFormat
     is_native: bool
     """True if the template shows tools to the model by itself; else `prompt` has to."""
-    shows_calls: bool = True
-    """False if a template that shows tools shows no calls of earlier turns, as Granite 3's and SmolLM3's: they are put
-    into the content."""
+    history: Literal["tool_calls", "content", "metadata"] = "tool_calls"
+    """The place where a template that shows tools reads calls of earlier turns. content: it shows none by itself, as
+    Granite 3's and SmolLM3's; metadata: each call is a message of its own, with the function's name in `metadata` and
+    its arguments as the content, and each result a message of the role `observation`: GLM-4."""
     trigger_id: int | None = None
     """The id of the format's trigger, where that is a special token."""
+    marks: dict[str, int] = {}
+    """Special tokens in the other pieces of the format, and their ids."""
+
+    @property
+    def has_special(self) -> bool:
+        """True if calls have special tokens, with which a completion has to be decoded then."""
+        return self.trigger_id is not None or bool(self.marks)
+
+    def with_special(self, special: Mapping[str, int]) -> TemplateTools:
+        """Return the same with the ids of special tokens. special: those of the tokenizer, by their letters."""
+        form = self.format
+        pieces = (form.opening, form.before_name, form.before_arguments, form.end, form.separator, form.closing)
+        marks = {mark: token_id for mark, token_id in special.items() if any(mark in piece for piece in pieces)}
+        return msgspec.structs.replace(self, trigger_id=special.get(form.trigger), marks=marks)
 
 
 NO_TOOLS = TemplateTools(HERMES, is_native=False)
@@ -112,15 +147,23 @@ def template_tools(template: str | None) -> TemplateTools:
     if not template or not re.search(r"\b(xml_)?tools\b", template):
         return NO_TOOLS
     form = _format_of(template)
-    return NO_TOOLS if form is None else TemplateTools(form, is_native=True, shows_calls="tool_calls" in template)
+    if form is None:
+        return NO_TOOLS
+    if form is GLM:
+        return TemplateTools(form, is_native=True, history="metadata")
+    return TemplateTools(form, is_native=True, history="tool_calls" if "tool_calls" in template else "content")
 
 
 def _format_of(template: str) -> CallFormat | None:
-    if "[TOOL_CALLS]" in template and "[ARGS]" not in template:
+    if "[ARGS]" in template:
+        return MINISTRAL if MINISTRAL.trigger in template and "[CALL_ID]" not in template else None
+    if MISTRAL.trigger in template:
         opening = MISTRAL.opening if "[TOOL_CALLS] " in template else MISTRAL.opening.strip()
         return msgspec.structs.replace(MISTRAL, opening=opening)
     if GRANITE.trigger in template and "<|start_of_role|>" in template:
         return GRANITE
+    if "'observation'" in template and "metadata" in template:
+        return GLM
     if HERMES.trigger in template:
         return HERMES if "arguments" in template and "<function=" not in template else None
     return LLAMA if "ipython" in template and '"parameters": ' in template else None

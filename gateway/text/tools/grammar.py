@@ -24,7 +24,7 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
     """
     form, text_schema = template.format, None
     if text is not None and not use.must_call:
-        if not form.trigger:
+        if form.looks_like_json:
             raise InvalidRequest(
                 f"'{field}' cannot be combined with tools: this model writes tool calls and JSON text alike.",
                 param=field,
@@ -43,6 +43,7 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
         opening=form.opening,
         separator=form.separator,
         closing=form.closing,
+        marks=template.marks,
         max_calls=max_calls if form.parallel else 1,
         must_call=use.must_call,
         text_schema=text_schema,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.text.tools.formats import CallFormat
+from gateway.text.tools.formats import CallFormat, TemplateTools
 from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
@@ -38,8 +38,16 @@ def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: Call
     return [{name: value for name, value in message.items() if name != "is_result"} for message in plain]
 
 
-def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
-    """Return the messages with the ids of calls in the form that a template which knows tools wants."""
+def as_the_template_reads(messages: list[Message], template: TemplateTools) -> list[Message]:
+    """Return messages with calls and results in the form of a template that knows tools."""
+    messages = _with_call_ids(messages, template.format)
+    if template.history == "content":
+        return [_without_calls(message, template.format) for message in messages]
+    return _with_calls_as_metadata(messages) if template.history == "metadata" else messages
+
+
+def _with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
+    """Return the messages with the ids of calls in the form that the template wants."""
     if form.id_chars is None:
         return messages
     given = []
@@ -53,9 +61,19 @@ def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
     return given
 
 
-def with_calls_as_content(messages: list[Message], form: CallFormat) -> list[Message]:
-    """Return the messages with calls as the model writes them, for a template that shows no calls of earlier turns."""
-    return [_without_calls(message, form) for message in messages]
+def _with_calls_as_metadata(messages: list[Message]) -> list[Message]:
+    """Return the messages with each call and each result as a message of its own."""
+    given: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls", [])
+        if message["role"] == "tool":
+            given.append({"role": "observation", "content": message["content"]})
+        elif not calls or message["content"]:
+            given.append({name: value for name, value in message.items() if name != "tool_calls"})
+        for function in (call["function"] for call in calls):
+            arguments = _json(function["arguments"])
+            given.append({"role": message["role"], "metadata": function["name"], "content": arguments})
+    return given
 
 
 def _without_calls(message: Message, form: CallFormat) -> Message:

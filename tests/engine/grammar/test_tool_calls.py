@@ -98,6 +98,24 @@ def test_a_trigger_may_be_a_special_token() -> None:
     assert feed(spelled, "<|im") and feed(spelled, '_start|> [{"name": "get", "arguments": 1}]')
 
 
+def test_special_tokens_may_be_within_calls() -> None:
+    trigger, argument = 1, 3  # <|im_start|> and <repo_name>
+    called = [CallableTool(f"{name}<repo_name>", schema, name) for name, schema in SCHEMAS.items()]
+    pieces = {"trigger": trigger, "opening": "", "separator": "<|im_start|>", "end": "", "max_calls": 2}
+    make = matchers(grammar(tools=called, marks={"<repo_name>": argument, "<|im_start|>": trigger}, **pieces))
+    matcher = make()
+    for special, letters in ((trigger, "none"), (argument, "{}"), (trigger, "get"), (argument, '{"q": "ab"}')):
+        assert special in allowed_ids(matcher)
+        matcher.accept(special)
+        is_whole = feed(matcher, letters)
+        assert is_whole == letters.startswith("{")
+    assert trigger not in allowed_ids(matcher)  # two calls are the most
+    spelled = make()
+    spelled.accept(trigger)
+    feed(spelled, "none")
+    assert allowed_ids(spelled).tolist() == [argument]  # no token with its letters
+
+
 @pytest.mark.parametrize("must_call", [True, False])
 def test_what_a_random_model_calls_validates(must_call: bool) -> None:
     make, model, called = matchers(grammar(must_call=must_call, max_calls=3)), RandomModel(seed=3), set()

@@ -90,3 +90,31 @@ QWEN_3 = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
     "<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
+
+# Written anew after the chat template that GLM-4 0414 is published with, under MIT: roles and variables are its own,
+# and words are fewer.
+
+GLM_4 = (
+    "[gMASK]<sop>{% if tools %}<|system|>\n# Tools\n{% for tool in tools %}{% set function = tool.function %}"
+    "{{ '\\n## ' + function.name }}\n\n{{ function | tojson(indent=4) }}\n{% endfor %}{% endif %}"
+    "{% for message in messages if message.role == 'system' %}<|system|>\n{{ message.content }}{% endfor %}"
+    "{% for message in messages if message.role != 'system' %}{% set meta = message.get('metadata', '') %}"
+    "{% if message.role == 'user' %}<|user|>\n{{ message.content }}"
+    "{% elif message.role == 'assistant' %}<|assistant|>{{ meta }}\n{{ message.content }}"
+    "{% elif message.role == 'observation' %}<|observation|>\n{{ message.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+# Written anew after the chat template that Ministral 3 Instruct is published with, under Apache-2.0.
+
+MINISTRAL_3 = (
+    "{% if messages[0].role == 'system' %}[SYSTEM_PROMPT]{{ messages[0].content }}[/SYSTEM_PROMPT]"
+    "{% set messages = messages[1:] %}{% endif %}"
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}[INST]{{ message.content }}[/INST]"
+    "{% elif message.role == 'assistant' %}{{ message.content }}{% for call in message.tool_calls or [] %}"
+    "{% set arguments = call.function.arguments %}"
+    "{% if arguments is not string %}{% set arguments = arguments | tojson %}{% endif %}"
+    "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + arguments }}{% endfor %}</s>"
+    "{% elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]{% endif %}{% endfor %}"
+)

@@ -10,14 +10,14 @@ from jsonschema import Draft202012Validator
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest
 from gateway.text.tools.content_text import ContentText
-from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat, TemplateTools
+from gateway.text.tools.formats import GLM, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat, TemplateTools
 from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.parser import CallParser
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.engine.grammar.grammars import RandomModel, feed, matchers
 from tests.tool_schemas import tool_schema
 
-FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "glm": GLM, "ministral": MINISTRAL}
 NUM_TOOLS, NUM_TOOLS_FULL = 8, 200
 MAX_TOKENS = 600
 
@@ -74,6 +74,9 @@ def test_json_and_calls_that_look_alike_are_refused_together() -> None:
     with pytest.raises(InvalidRequest) as refused:
         call_grammar(TemplateTools(LLAMA, is_native=True), use, text, "response_format")
     assert refused.value.param == "response_format"
+    named = ToolUse(made_up(0), frozenset({"target_2"}))
+    make = matchers(call_grammar(TemplateTools(GLM, is_native=True), named, text, "response_format"))
+    assert feed(make(), '{"target_2": 1}') and feed(make(), "target_2\n{}") and not feed(make(), "target_2 is")
 
 
 def test_a_model_that_was_trained_on_no_tools_calls_fewer_at_once() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.text.tools.content_text import MAX_HELD_SPACE, ContentText
-from gateway.text.tools.formats import GRANITE, HERMES, LLAMA, MISTRAL, CallFormat
+from gateway.text.tools.formats import GLM, GRANITE, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat
 from gateway.text.tools.parser import CallParser
 
-FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "granite": GRANITE}
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "granite": GRANITE, "glm": GLM, "ministral": MINISTRAL}
 NAMES = ("get", "get_weather", "a-1")
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('a"\\{}[]é🦜 \n<>/'), max_size=8),

@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.protocol import Delta
+from engine.protocol import CallGrammar, Delta
 from gateway.backends.text.calling_choice import calling_choices
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import PLAIN
@@ -16,6 +17,7 @@ from gateway.text.thinking import ThinkingText
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools import formats
 from gateway.text.tools.formats import template_tools
+from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.demo import demo_model_dir
 from tests.gateway.model_folder import make_model_folder
@@ -53,6 +55,9 @@ def tokenizer_of(template: str, folder: Path) -> Tokenizer:
         (templates.GRANITE_3, formats.GRANITE, True),
         (templates.SMOLLM_3, formats.HERMES, True),
         (templates.QWEN_3, formats.HERMES, True),
+        (templates.GLM_4, formats.GLM, True),
+        (templates.MINISTRAL_3, formats.MINISTRAL, True),
+        ("{{ tools }} [TOOL_CALLS]name[CALL_ID]id[ARGS]", formats.HERMES, False),
         (templates.PLAIN, formats.HERMES, False),
         ("{{ tools }} <tool_call><function=name> arguments", formats.HERMES, False),
         ("{{ tools }}, in a way of its own", formats.HERMES, False),
@@ -91,6 +96,29 @@ def test_mistral_is_given_ids_of_its_length(tmp_path: Path):
     short = hashlib.sha256(b"call_1").hexdigest()[:9]
     assert f'[TOOL_CALLS] [{{"name": "get_time", "arguments": {{}}, "id": "{short}"}}]' in shown
     assert f'"call_id": "{short}"' in shown
+
+
+def test_glm_is_given_each_call_and_each_result_as_a_turn_of_its_own(tmp_path: Path):
+    tokenizer = tokenizer_of(templates.GLM_4, tmp_path / "m")
+    calls = (call("get_weather", {"city": "Nice"}), call("get_time", "{broken", "b"))
+    shown = tokenizer.render_chat(answered(*calls, said="Let me see."), [WEATHER, TIME])
+    assert '<|system|>\n# Tools\n\n## get_weather\n\n{\n    "name": "get_weather"' in shown
+    assert shown.endswith(
+        '<|user|>\nHot in Nice?<|assistant|>\nLet me see.<|assistant|>get_weather\n{"city": "Nice"}'
+        "<|assistant|>get_time\n{broken<|observation|>\nget_weather<|observation|>\nget_time<|assistant|>"
+    )
+    silent = tokenizer.render_chat(answered(calls[0]), [WEATHER])
+    assert '<|user|>\nHot in Nice?<|assistant|>get_weather\n{"city": "Nice"}<|observation|>' in silent
+
+
+def test_glm_calls_by_a_name_and_a_line_of_arguments(tmp_path: Path):
+    tokenizer = tokenizer_of(templates.GLM_4, tmp_path / "m")
+    for written, found in (
+        ('get_time\n{"zone": "CET"}', ("", ["get_time"], '{"zone": "CET"}')),
+        ("get_time\nis the name of a tool", ("get_time\nis the name of a tool", [], "")),
+        ('\nget_money\n{"much": true}', ('\nget_money\n{"much": true}', [], "")),
+    ):
+        assert read(tokenizer, tokenizer.encode_text(written)) == found
 
 
 TOLD = {
@@ -163,11 +191,11 @@ def test_a_template_that_writes_of_tools_and_is_given_none_is_no_native_one(tmp_
     assert '{"type": "function", "function": {"name": "get_time"' in tokenizer.render_chat([USER], [TIME])
 
 
-def with_trigger_token(folder: Path) -> Tokenizer:
-    """Return a tokenizer whose template's trigger is one of its special tokens."""
-    tokenizer = tokenizer_of("{{ tools }} [TOOL_CALLS] [", folder)
-    assert tokenizer.tools.trigger_id is None
-    tokenizer.backend.add_special_tokens(["[TOOL_CALLS]"])
+def with_special_tokens(folder: Path, template: str, *special: str) -> Tokenizer:
+    """Return a tokenizer that has the marks of a template's calls as special tokens."""
+    tokenizer = tokenizer_of(template, folder)
+    assert not tokenizer.tools.has_special
+    tokenizer.backend.add_special_tokens(list(special))
     tokenizer.backend.save(str(folder / "tokenizer.json"))
     return Tokenizer.from_folder(folder)
 
@@ -186,13 +214,30 @@ def read(tokenizer: Tokenizer, ids: list[int], use: ToolUse = ONE_TOOL) -> tuple
 
 
 def test_a_trigger_that_is_a_special_token_is_known_by_its_id(tmp_path: Path):
-    tokenizer = with_trigger_token(tmp_path / "m")
+    tokenizer = with_special_tokens(tmp_path / "m", "{{ tools }} [TOOL_CALLS] [", "[TOOL_CALLS]")
     assert tokenizer.tools.trigger_id == tokenizer.backend.token_to_id("[TOOL_CALLS]")
     call = '[{"name": "get_time", "arguments": {}}]'
     ids = tokenizer.backend.encode(f"Look. [TOOL_CALLS] {call}").ids
     assert tokenizer.tools.trigger_id in ids and read(tokenizer, ids) == ("Look.", ["get_time"], "{}")
     spelled = [token_id for part in ("[TOOL", f"_CALLS] {call}") for token_id in tokenizer.backend.encode(part).ids]
     assert read(tokenizer, spelled) == (f"[TOOL_CALLS] {call}", [], "")
+
+
+def test_ministral_calls_by_special_tokens(tmp_path: Path):
+    tokenizer = with_special_tokens(tmp_path / "m", templates.MINISTRAL_3, "[TOOL_CALLS]", "[ARGS]")
+    calls = (call("get_weather", {"city": "Nice"}), call("get_time", "{broken", "b"))
+    shown = tokenizer.render_chat(answered(*calls, said="Let me see."), [WEATHER, TIME])
+    written = '[TOOL_CALLS]get_weather[ARGS]{"city": "Nice"}[TOOL_CALLS]get_time[ARGS]'
+    assert f"[INST]Hot in Nice?[/INST]Let me see.{written}{{broken</s>[TOOL_RESULTS]get_weather[/TOOL_RESULTS]" in shown
+
+    marks = {mark: tokenizer.backend.token_to_id(mark) for mark in ("[TOOL_CALLS]", "[ARGS]")}
+    assert (tokenizer.tools.trigger_id, tokenizer.tools.marks) == (marks["[TOOL_CALLS]"], marks)
+    ids = tokenizer.backend.encode(f"Look. {written}{{}}").ids
+    assert set(marks.values()) < set(ids)
+    use = ToolUse((WEATHER, TIME), frozenset({WEATHER.name, TIME.name}))
+    assert read(tokenizer, ids, use) == ("Look.", ["get_weather", "get_time"], '{"city": "Nice"}{}')
+    grammar = msgspec.json.decode(call_grammar(tokenizer.tools, use, None, None).source, type=CallGrammar)
+    assert (grammar.trigger, grammar.marks) == (marks["[TOOL_CALLS]"], marks)
 
 
 def test_the_demo_model_is_told_in_words():
