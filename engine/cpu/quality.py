@@ -112,7 +112,7 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format)
         except ValueError as error:
             log.warning("%s is not for this model: %s", kind, error)
             return None
-        divergence, lost = _differences(plain, quantized, torch.tensor(token_ids[1:]))
+        divergence, lost = differences(plain, quantized, torch.tensor(token_ids[1:]))
     quality = Quality(
         model_digest=model_digest(model_dir),
         format=FORMATS[kind],
@@ -124,7 +124,7 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format)
     return quality
 
 
-def _differences(plain: TextStates, quantized: TextStates, following: Tensor) -> tuple[float, float]:
+def differences(plain: TextStates, quantized: TextStates, following: Tensor) -> tuple[float, float]:
     """Return the mean divergence, and the mean decrease of the log-probability of the next token."""
     divergence = lost = 0.0
     num_tokens = len(plain.hidden)
