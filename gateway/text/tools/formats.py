@@ -115,9 +115,10 @@ class TemplateTools(msgspec.Struct, frozen=True):
     is_native: bool
     """True if the template shows tools to the model by itself; else `prompt` has to."""
     history: Literal["tool_calls", "content", "metadata"] = "tool_calls"
-    """The place where a template that shows tools reads calls of earlier turns. content: it shows none by itself, as
-    Granite 3's and SmolLM3's; metadata: each call is a message of its own, with the function's name in `metadata` and
-    its arguments as the content, and each result a message of the role `observation`: GLM-4."""
+    """The place where a template that shows tools reads calls of earlier turns. content: calls are put into the
+    content, since the template shows none by itself, as Granite 3's and SmolLM3's; metadata: each call is a message of
+    its own, with the function's name in `metadata` and the arguments as the content, and each result a message of the
+    role `observation`: GLM-4."""
     trigger_id: int | None = None
     """The id of the format's trigger, where that is a special token."""
     marks: dict[str, int] = {}
@@ -129,7 +130,10 @@ class TemplateTools(msgspec.Struct, frozen=True):
         return self.trigger_id is not None or bool(self.marks)
 
     def with_special(self, special: Mapping[str, int]) -> TemplateTools:
-        """Return the same with the ids of special tokens. special: those of the tokenizer, by their letters."""
+        """Return the same with the ids of special tokens.
+
+        special: the ids of the tokenizer's special tokens, by the letters.
+        """
         form = self.format
         pieces = (form.opening, form.before_name, form.before_arguments, form.end, form.separator, form.closing)
         marks = {mark: token_id for mark, token_id in special.items() if any(mark in piece for piece in pieces)}
