@@ -23,7 +23,10 @@ MAX_RECORD_BYTES = 16 << 20
 _HEAD = struct.Struct("<4sII")  # magic, length of the payload, its CRC-32
 
 EndedKey = tuple[str, int, str]
-"""The identity of a count: the request, the attempt, and the engine that recorded it (`Ended.engine_id`)."""
+"""The identity of a count: the request, the attempt, and who recorded it, as `Ended.key` says."""
+
+SUPERSEDED = "superseded"
+"""In the place of an engine in an `EndedKey`: the count is a gateway's own, of an attempt that is superseded."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
@@ -82,8 +85,13 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def key(self) -> EndedKey:
-        """The identity of the count: one for all reports of an engine, and another for a gateway's own count."""
-        return self.record.request_id, self.record.attempt, self.engine_id
+        """The identity of the count: one for all reports of an engine, and another for a gateway's own count.
+
+        A gateway's own record that an attempt is superseded is one more: it is often made while the gateway's count of
+        the attempt is still to be copied, and must not be taken for it.
+        """
+        source = self.engine_id or (SUPERSEDED if self.superseded else "")
+        return self.record.request_id, self.record.attempt, source
 
 
 class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):

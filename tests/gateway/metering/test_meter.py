@@ -197,6 +197,21 @@ async def test_one_that_the_ledger_refuses_does_not_hold_up_the_others(database:
     assert segments_in(tmp_path / "0"), "it stays for whoever can write it"
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+async def test_an_attempt_is_superseded_whether_or_not_its_count_is_copied(
+    gateway: Gateway, database: Database, is_copied: bool
+) -> None:
+    """A line of a batch begins again soon after its engine died, when the ledger may not have the dead attempt yet."""
+    gateway.record(record("req_1", "error"))
+    if is_copied:
+        await rows(database, 1)
+        await until_copied(gateway)
+    gateway.meter.superseded(record("req_1", "error", prompt_tokens=0, completion_tokens=0), engine_id="", source=None)
+    await until_copied(gateway)
+    (row,) = (await rows(database, 1)).values()
+    assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("superseded", 0, 0)
+
+
 @pytest.mark.parametrize("order", ["the gateway's first", "the engine's first", "both at once"])
 @pytest.mark.parametrize("engine_says", ["abort", "error"])
 async def test_the_engines_own_count_replaces_what_a_gateway_saw_before_it_lost_the_engine(

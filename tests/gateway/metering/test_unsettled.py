@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,13 @@ def test_room_is_exactly_what_waits_needs(records: list[Record]) -> None:
 def test_two_counts_of_one_attempt_are_one_that_is_open() -> None:
     unsettled = added_up([opened("a"), ended("a", engine_id=""), ended("a"), opened("b")])
     assert (len(unsettled.ended), unsettled.num_open) == (2, 2)
+
+
+def test_a_superseded_attempt_is_told_of_although_its_count_waits() -> None:
+    counted = ended("a", engine_id="")
+    superseded = msgspec.structs.replace(counted, superseded=True)
+    unsettled = added_up([counted, superseded, Copied([counted.key])])
+    assert (list(unsettled.ended.values()), unsettled.num_open) == ([superseded], 1)
 
 
 def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() -> None:
