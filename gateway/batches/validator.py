@@ -139,7 +139,9 @@ class Checker:
             line.decode()  # fields are left as they are, and their text unread
             fields = _LINE.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise BadLine("invalid_json_line", "This line is not parseable as valid JSON.") from None
+            is_object = line.lstrip().startswith(b"{")
+            why = "This line is not parseable as valid JSON." if is_object else "This line is not a JSON object."
+            raise BadLine("invalid_json_line", why) from None
         for name in ("custom_id", "method", "url", "body"):
             if name not in fields:
                 raise BadLine("missing_required_parameter", f"Missing required parameter: '{name}'.", name)

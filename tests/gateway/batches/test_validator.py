@@ -68,6 +68,17 @@ def test_a_hostile_file_is_named_by_line_in_bounded_memory(name: str) -> None:
     assert int(told.split()[-2]) / 1024 < MAX_MB, told
 
 
+@pytest.mark.parametrize(
+    ("line", "why"), [(b"[]", "is not a JSON object"), (b"1", "is not a JSON object"), (b"{,}", "is not parseable")]
+)
+def test_a_line_that_is_no_object_is_told_from_one_that_is_no_json(line: bytes, why: str) -> None:
+    out = io.BytesIO()
+    checker = Checker(CHAT, MAX_LINE_BYTES, out)
+    checker.take(line)
+    checker.end()
+    assert why in json.loads(out.getvalue().splitlines()[0])["errors"][0]["message"]
+
+
 def test_a_file_is_the_same_however_its_bytes_come() -> None:
     content = (
         b"\xef\xbb\xbf"
