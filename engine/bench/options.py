@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[msgspec.Struct]) 
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, text = _split(hint)
         default = getattr(defaults, name)
-        settings: dict[str, Any] = {"default": default, "help": f"{text} (default: {_shown(default)})"}
+        settings: dict[str, Any] = {"default": default, "help": f"{text} (default: {_default_text(default)})"}
         if get_origin(kind) is tuple:
             kind = get_args(kind)[0]
             settings["nargs"] = "*"
@@ -45,5 +45,5 @@ def _split(hint: Any) -> tuple[Any, str]:
     return kind, "".join(note.description or "" for note in notes if isinstance(note, msgspec.Meta))
 
 
-def _shown(default: object) -> str:
+def _default_text(default: object) -> str:
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -56,13 +56,13 @@ def _row(line: str, case: str, ours: float, other: float | None, value: float, b
     return {
         "line": line,
         "figure": case,
-        "ours": _shown(ours),
-        "other": "" if other is None else _shown(other),
-        "value": _shown(value),
+        "ours": _rounded(ours),
+        "other": "" if other is None else _rounded(other),
+        "value": _rounded(value),
         "bound": str(bound),
         "verdict": "PASS" if bound.holds(value) else "FAIL",
     }
 
 
-def _shown(value: float) -> float:
+def _rounded(value: float) -> float:
     return round(value, 2 if value < 100 else 1)

@@ -116,12 +116,12 @@ class NativeMatrices:
     def _matrix(self, matrices: StackedMatrices) -> NativeMatrix:
         if self._kept is not None:
             return self._kept.matrix(matrices.names)
-        made = self._made(matrices)
+        made = self._make_native(matrices)
         if self._writer is not None:
             self._writer.add(matrices.names, made)
         return made
 
-    def _made(self, matrices: StackedMatrices) -> NativeMatrix:
+    def _make_native(self, matrices: StackedMatrices) -> NativeMatrix:
         everything = range(len(matrices.names))
         if self._blocks is None or not any(self._format(name) for name in matrices.names):
             return self._quantized(matrices, everything)

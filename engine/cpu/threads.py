@@ -48,14 +48,14 @@ class ThreadCount:
         elapsed_s: the time since the last call; others_s: the processor time that everything else used in it. A thread
         comes back at once, and is given up after PATIENCE_INTERVALS.
         """
-        wanted = self._wanted(others_s / elapsed_s)
+        wanted = self._wanted_threads(others_s / elapsed_s)
         self._num_crowded = self._num_crowded + 1 if wanted < self.count else 0
         if wanted > self.count or self._num_crowded >= PATIENCE_INTERVALS:
             self.count = wanted
             self._num_crowded = 0
         return self.count
 
-    def _wanted(self, others: float) -> int:
+    def _wanted_threads(self, others: float) -> int:
         """Return the number of threads that can have a processor each, or `most` if no processor is left.
 
         others: the number of processors that other work used. If processors were short, all threads and processes

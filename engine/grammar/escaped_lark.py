@@ -162,7 +162,7 @@ class _Expression(NamedTuple):
 def _sequence(parsed: Any, *, is_dotall: bool) -> _Expression:
     parts: list[_Expression] = []
     for operator, value in parsed:
-        part = _one(operator, value, is_dotall=is_dotall)
+        part = _escape_node(operator, value, is_dotall=is_dotall)
         if parts and parts[-1].is_regex and part.is_regex:
             parts[-1] = _Expression(parts[-1].text + part.text, True)
         else:
@@ -172,7 +172,7 @@ def _sequence(parsed: Any, *, is_dotall: bool) -> _Expression:
     return _Expression(" ".join(part.as_rules for part in parts), False) if parts else _Expression("", True)
 
 
-def _one(operator: Any, value: Any, *, is_dotall: bool) -> _Expression:
+def _escape_node(operator: Any, value: Any, *, is_dotall: bool) -> _Expression:
     if operator is sre.LITERAL:
         return _Expression(re.escape(_escaped(chr(value))), True)
     if operator in (sre.NOT_LITERAL, sre.ANY, sre.IN):

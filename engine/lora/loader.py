@@ -89,14 +89,14 @@ class HostTier:
 
     def put(self, adapter: LoadedAdapter) -> None:
         """Add an adapter, unless it is larger than max_bytes, and drop the least recently used ones until all fit."""
-        if adapter.key in self._kept or self._taken(adapter) > self._max_bytes:
+        if adapter.key in self._kept or self._taken_bytes(adapter) > self._max_bytes:
             return
         self._kept[adapter.key] = adapter
-        self.num_bytes += self._taken(adapter)
+        self.num_bytes += self._taken_bytes(adapter)
         while self.num_bytes > self._max_bytes:
-            self.num_bytes -= self._taken(self._kept.popitem(last=False)[1])
+            self.num_bytes -= self._taken_bytes(self._kept.popitem(last=False)[1])
 
-    def _taken(self, adapter: LoadedAdapter) -> int:
+    def _taken_bytes(self, adapter: LoadedAdapter) -> int:
         return 1 << max(adapter.num_bytes - 1, 0).bit_length() if self._pinned else adapter.num_bytes
 
 

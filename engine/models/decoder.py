@@ -158,7 +158,7 @@ class Decoder:
             attended = attended * gates.sigmoid()
         attended = _scaled(attended, config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, OUT, attended)
-        return _added(layer.o, attended, delta, layer.attention_norm, x)
+        return _add_product(layer.o, attended, delta, layer.attention_norm, x)
 
     def _recur(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
         """Return the residual stream x [N, hidden] after a layer that keeps a state in place of keys and values."""
@@ -173,7 +173,7 @@ class Decoder:
                 first += sum(sizes)
         out = _scaled(batch.states.recur(index, layer, inputs), self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, (recurrence.output,), out)
-        return _added(layer.o, out, delta, layer.attention_norm, x)
+        return _add_product(layer.o, out, delta, layer.attention_norm, x)
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's feed-forward part.
@@ -197,7 +197,7 @@ class Decoder:
             activated = self._activation(gate_up)
         activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
-        return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
+        return _add_product(layer.down, activated, delta, layer.feed_forward_norm, x)
 
     def _experts(self, index: int, weights: ExpertWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the weighted sum of the outputs of the experts chosen for each row of x [N, hidden].
@@ -250,7 +250,7 @@ def bounded_(x: Tensor, cap: float) -> Tensor:
     return x if cap == 0.0 else x.div_(cap).tanh_().mul_(cap)
 
 
-def _added(product: Product, x: Tensor, delta: Delta | None, norm: Norm | None, residual: Tensor) -> Tensor:
+def _add_product(product: Product, x: Tensor, delta: Delta | None, norm: Norm | None, residual: Tensor) -> Tensor:
     """Return the residual stream plus a product of x and its delta; their sum is normed first if there is a norm."""
     out = product.add(x, residual) if norm is None else product(x)
     if delta is not None:

@@ -87,11 +87,11 @@ class Uploads:
         Raises Overloaded: when the disk is full.
         """
         if imported.state != "receiving" or imported.size_bytes is None:
-            raise _over()
+            raise _import_over_error()
         async with self._locked(imported) as file:
             known = await self._known(imported)
             if known is None or known.state != "receiving":
-                raise _over()
+                raise _import_over_error()
             if offset != known.received_bytes:
                 raise Conflict(
                     f"The upload continues at byte {known.received_bytes}, not at byte {offset}.",
@@ -140,7 +140,7 @@ class Uploads:
         await _on_disk(os.fsync, file.fileno())
         async with self._database.acquire() as conn:
             if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
-                raise _over()
+                raise _import_over_error()
 
     def _path(self, imported: ImportRow) -> Path:
         return self._folder / imported.id
@@ -223,7 +223,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _over() -> Conflict:
+def _import_over_error() -> Conflict:
     return Conflict(
         "This import takes no bytes: it has ended, or it was not begun as an upload in pieces.", param="import_id"
     )

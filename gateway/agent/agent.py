@@ -191,7 +191,7 @@ class Agent:
             await self._tell_nodes(conn)
             pools = await self._served(conn)
             if self.is_leaving:
-                ids = [row.id for row in self._own(pools)]
+                ids = [row.id for row in self._own_replicas(pools)]
                 await leave_host(conn, self._lease.host_id, self._settings.data_dir, ids)
             await self._models.measure(pools)
             fitting = await self._models.fitting(conn, pools)
@@ -207,13 +207,13 @@ class Agent:
                 self._replicas.forget(pools)
         self._models.prepare(pools)
         await self._replicas.begin_due(pools, busy)
-        own = self._own(pools)
+        own = self._own_replicas(pools)
         self._marks.set_ready(is_ready=not self.is_leaving and all(row.state == "ready" for row in own))
         self._has_left = self.is_leaving and not own
         if self._gives_up:
             self._check(pools)
 
-    def _own(self, pools: Sequence[ServedPool]) -> list[ReplicaRow]:
+    def _own_replicas(self, pools: Sequence[ServedPool]) -> list[ReplicaRow]:
         """Return the replicas of this host that have not been stopped."""
         return [row for pool in pools for row in pool.replicas if row.host_id == self._lease.host_id]
 

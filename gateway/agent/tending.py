@@ -229,9 +229,9 @@ class Replicas:
     def _do(self, replica_id: str, step: Step) -> None:
         task = asyncio.create_task(self._unless_away(replica_id, step))
         self._busy[replica_id] = task
-        task.add_done_callback(lambda task: self._done(replica_id, step, task))
+        task.add_done_callback(lambda task: self._note_done(replica_id, step, task))
 
-    def _done(self, replica_id: str, step: Step, task: asyncio.Task[None]) -> None:
+    def _note_done(self, replica_id: str, step: Step, task: asyncio.Task[None]) -> None:
         step.close()
         del self._busy[replica_id]
         if not task.cancelled() and task.exception() is not None:

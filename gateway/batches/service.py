@@ -106,13 +106,13 @@ class Batches:
             await audit.record(conn, author, "batch.created", batch_id, project_id=project_id, after=after)
             row = await db.get_batch(conn, project_id, batch_id)
         assert row is not None, "the transaction made it"
-        return self._shown(project_id, row)
+        return self._batch_of_row(project_id, row)
 
     async def get(self, project_id: str, batch_id: str) -> Batch | None:
         """Return a batch."""
         async with self._database.acquire() as conn:
             row = await db.get_batch(conn, project_id, batch_id)
-        return None if row is None else self._shown(project_id, row)
+        return None if row is None else self._batch_of_row(project_id, row)
 
     async def page(self, project_id: str, *, after: str | None, limit: int) -> BatchPage | None:
         """Return a page of batches, the newest first; None where there is no batch `after`."""
@@ -120,7 +120,7 @@ class Batches:
             if after is not None and await db.get_batch(conn, project_id, after) is None:
                 return None
             rows = await db.list_batches(conn, project_id, after=after, limit=limit + 1)
-        return BatchPage([self._shown(project_id, row) for row in rows[:limit]], len(rows) > limit)
+        return BatchPage([self._batch_of_row(project_id, row) for row in rows[:limit]], len(rows) > limit)
 
     async def cancel(self, project_id: str, batch_id: str, author: audit.Author) -> Batch | None:
         """Cancel a batch: it ends as soon as possible, and results so far stay. A cancelled batch stays so.
@@ -138,9 +138,9 @@ class Batches:
                 )
         if row.status not in ("cancelling", "cancelled"):
             raise Conflict(f"Cannot cancel a batch with status '{row.status}'.", param="batch_id")
-        return self._shown(project_id, row)
+        return self._batch_of_row(project_id, row)
 
-    def _shown(self, project_id: str, row: BatchRow) -> Batch:
+    def _batch_of_row(self, project_id: str, row: BatchRow) -> Batch:
         def opened(data: bytes, part: str) -> bytes:
             return self._cipher.open(Sealed(row.content_key, data), place_of(project_id, row.id, part))
 

@@ -78,7 +78,7 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
         reading.take(caller.project_id)
         query, unit = read_query(request.query_params.multi_items())
         page, has_more = await votes.list_page(caller.project_id, query, unit)
-        shown = [_shown(row, comment) for row, comment in page]
+        shown = [_feedback_wire(row, comment) for row, comment in page]
         ids = [each.id for each in shown]
         return _json(
             FeedbackList(
@@ -93,7 +93,7 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
         found = await votes.get(caller.project_id, feedback_id)
         if found is None:
             raise _no_such()
-        return _json(_shown(*found))
+        return _json(_feedback_wire(*found))
 
     @delete("/feedback/{feedback_id:str}", status_code=200, opt=shape(reply=FeedbackDeleted))
     async def delete_feedback(feedback_id: FromPath[str], caller: Caller) -> ASGIResponse:
@@ -139,7 +139,7 @@ def _listed(asked: CreateFeedback) -> list[Vote]:
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(CreateFeedback)}
 
 
-def _shown(row: VoteRow, comment: str | None) -> Feedback:
+def _feedback_wire(row: VoteRow, comment: str | None) -> Feedback:
     return Feedback(
         id=row.id,
         metric=row.metric,

@@ -57,7 +57,7 @@ async def pause_if_harmed(conn: Connection, experiment_id: str) -> PauseReason |
     found = has_to_pause(guarded.metrics.guardrails, harms)
     if not found:
         return None
-    why = _why(scope.definition, found[0], results)
+    why = _pause_reason(scope.definition, found[0], results)
     if not await pause_experiment(conn, scope.id, why):
         return None
     look = await new_look(conn, scope)
@@ -96,16 +96,16 @@ def _guarded(definition: Experiment) -> Experiment:
     return msgspec.structs.replace(definition, metrics=Metrics((), pausing, ()))
 
 
-def _why(definition: Experiment, found: GuardrailVerdict, results: Results) -> PauseReason:
+def _pause_reason(definition: Experiment, found: GuardrailVerdict, results: Results) -> PauseReason:
     arm, control = definition.arms[found.arm].name, definition.arms[0].name
     text = f"`{found.metric}` is worse in the arm `{arm}` than in `{control}`"
     compared = next(
         (each for each in results.comparisons if (each.metric, each.arm) == (found.metric, found.arm)), None
     )
     if compared is not None:
-        text += f": a mean of {_shown(compared.treatment)}, against {_shown(compared.control)}"
+        text += f": a mean of {_mean_text(compared.treatment)}, against {_mean_text(compared.control)}"
     return PauseReason(found.metric, arm, int(time.time()), f"{text}.")
 
 
-def _shown(mean: Mean) -> str:
+def _mean_text(mean: Mean) -> str:
     return f"{mean.mean:.4g} over {mean.n:,} units"

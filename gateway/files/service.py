@@ -106,13 +106,13 @@ class Files:
         )
         if row is None or not finished:
             raise NotFound("The file was given up before it was whole.")
-        return self._shown(new.project_id, row)
+        return self._file_of_row(new.project_id, row)
 
     async def get(self, project_id: str, file_id: str) -> File | None:
         """Return a file; None where there is none."""
         async with self._database.acquire() as conn:
             row = await db.get_file(conn, project_id, file_id)
-        return None if row is None else self._shown(project_id, row)
+        return None if row is None else self._file_of_row(project_id, row)
 
     async def page(
         self, project_id: str, *, purpose: str | None, after: str | None, order: Literal["asc", "desc"], limit: int
@@ -126,7 +126,7 @@ class Files:
             if after is not None and await db.get_file(conn, project_id, after) is None:
                 return None
             rows = await db.list_files(conn, project_id, purpose=purpose, after=after, order=order, limit=limit + 1)
-        return FilePage([self._shown(project_id, row) for row in rows[:limit]], len(rows) > limit)
+        return FilePage([self._file_of_row(project_id, row) for row in rows[:limit]], len(rows) > limit)
 
     async def delete(self, project_id: str, file_id: str, author: audit.Author) -> bool:
         """Delete a file for good, which the audit log records; False where there is none."""
@@ -152,7 +152,7 @@ class Files:
         async for piece in self.content.stream(project_id, await self.parts(project_id, file_id)):
             yield piece
 
-    def _shown(self, project_id: str, row: FileRow) -> File:
+    def _file_of_row(self, project_id: str, row: FileRow) -> File:
         name = self._cipher.open(Sealed(row.content_key, row.sealed_name), _place(project_id, row.id))
         return File(
             id=row.id,

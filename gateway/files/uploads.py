@@ -84,7 +84,7 @@ class Uploads:
                 f"This project has {MAX_PENDING} uploads under way. Complete or cancel some of them.",
                 code="too_many_uploads",
             )
-        return self._shown(project_id, row)
+        return self._upload_of_row(project_id, row)
 
     async def check_pending(self, project_id: str, upload_id: str) -> bool:
         """Tell whether there is such an upload.
@@ -146,7 +146,7 @@ class Uploads:
                 await db.end_upload(conn, project_id, upload_id, "completed", made.id)
                 row = msgspec.structs.replace(row, state="completed", file_id=made.id)
         file = await self._files.get(project_id, row.file_id) if row.file_id else None
-        return msgspec.structs.replace(self._shown(project_id, row), file=file)
+        return msgspec.structs.replace(self._upload_of_row(project_id, row), file=file)
 
     async def cancel(self, project_id: str, upload_id: str) -> Upload | None:
         """Cancel an upload and remove its parts. A cancelled upload stays so.
@@ -161,7 +161,7 @@ class Uploads:
                 _check(row)
                 await parts_db.remove_parts_of_upload(conn, project_id, upload_id)
                 await db.end_upload(conn, project_id, upload_id, "cancelled")
-        return self._shown(project_id, msgspec.structs.replace(row, state="cancelled"))
+        return self._upload_of_row(project_id, msgspec.structs.replace(row, state="cancelled"))
 
     async def _check_md5(self, project_id: str, upload_id: str, part_ids: Sequence[str], md5: str) -> None:
         async with self._database.acquire() as conn:
@@ -182,7 +182,7 @@ class Uploads:
     def _name(self, project_id: str, row: UploadRow) -> str:
         return self._cipher.open(Sealed(row.content_key, row.sealed_name), _place(project_id, row.id)).decode()
 
-    def _shown(self, project_id: str, row: UploadRow) -> Upload:
+    def _upload_of_row(self, project_id: str, row: UploadRow) -> Upload:
         return Upload(
             id=row.id,
             created_at=row.created_at,

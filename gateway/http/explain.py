@@ -93,14 +93,14 @@ def _explained(message: str, kind: Any) -> InvalidRequest:
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     where, at = f" for '{path}'" if path else " for the body", path or None
     if wrong := _TYPE.match(reason):
-        wanted, got = _either(wrong["wanted"].split(" | ")), _WORDS.get(wrong["got"], wrong["got"])
+        wanted, got = _joined_by_or(wrong["wanted"].split(" | ")), _WORDS.get(wrong["got"], wrong["got"])
         text = f"Invalid type{where}: expected {wanted}, but got {got} instead."
         return InvalidRequest(text, param=at, code="invalid_type")
     if found and found["part"] == "key" and (wrong := _CHOICE.match(reason)):  # one of a few keys has to be given
         param = _join(path, shortened(wrong["value"].removesuffix(".").strip("'")))
         return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
     if (wrong := _CHOICE.match(reason)) and (values := _allowed(kind, path)):
-        allowed = _either([f"'{value}'" for value in values])
+        allowed = _joined_by_or([f"'{value}'" for value in values])
         text = f"Invalid value{where}: {shortened(wrong['value'])}. Supported values are: {allowed}."
         return InvalidRequest(text, param=at, code="invalid_value")
     if "matching regex" in reason and (words := _pattern_words(kind, path)):
@@ -116,7 +116,7 @@ def _explained(message: str, kind: Any) -> InvalidRequest:
     )
 
 
-def _either(words: list[str]) -> str:
+def _joined_by_or(words: list[str]) -> str:
     words = [_WORDS.get(word, word) for word in words if word != "null" or len(words) == 1]
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 

@@ -47,13 +47,13 @@ def anthropic_models(request: Request[Any, Any, Any], found: Sequence[Model]) ->
     """
     if not is_anthropic(request.scope):
         return None
-    newest = sorted((_shown(model) for model in found), key=lambda model: model.created_at, reverse=True)
+    newest = sorted((_model_wire(model) for model in found), key=lambda model: model.created_at, reverse=True)
     return json_response(_page(newest, dict(request.query_params.items())))
 
 
 def anthropic_model(request: Request[Any, Any, Any], found: Model) -> ASGIResponse | None:
     """Return one model for one of Anthropic's clients; None for another client."""
-    return json_response(_shown(found)) if is_anthropic(request.scope) else None
+    return json_response(_model_wire(found)) if is_anthropic(request.scope) else None
 
 
 def _page(models: Sequence[MessageModel], query: dict[str, str]) -> MessageModels:
@@ -79,7 +79,7 @@ def _place(models: Sequence[MessageModel], id: str, field: str) -> int:
     raise InvalidRequest(f"'{field}' names no model: '{id[:MAX_SHOWN]}'.", param=field, code="invalid_value")
 
 
-def _shown(model: Model) -> MessageModel:
+def _model_wire(model: Model) -> MessageModel:
     created = datetime.datetime.fromtimestamp(model.created, datetime.UTC)
     return MessageModel(
         id=model.id,

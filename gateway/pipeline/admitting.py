@@ -76,7 +76,7 @@ class Admitting:
         admission = await self._limiter.admit(
             principal,
             route.model,
-            tuple(_part(each) for each in prepared),
+            tuple(_prompt_work(each) for each in prepared),
             service_tier=first.tag.service_tier,
             min_tokens=first.generation.request.sampling.min_tokens,
             capacity=pool.max_in_flight,
@@ -84,7 +84,7 @@ class Admitting:
             is_batch=context.batch is not None,
         )
         instant_ns = admission.instant_ns if instant_ns is None else instant_ns
-        admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
+        admitted = [_with_cap(each, admission.cap, instant_ns) for each in prepared]
         transcript, close = None, admission.close
         if principal.log_content_days:
             messages = context.logged_messages if context.logged_messages is not None else _logged_prompts(asked, pool)
@@ -113,12 +113,12 @@ class Admitting:
         admission = await self._limiter.admit_shadow(
             context.principal,
             route.model,
-            tuple(_part(each) for each in prepared),
+            tuple(_prompt_work(each) for each in prepared),
             service_tier=SHADOW_TIER,
             min_tokens=prepared[0].generation.request.sampling.min_tokens,
             is_free=bool(prepared[0].generation.key_owner),
         )
-        admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
+        admitted = [_with_cap(each, admission.cap, admission.instant_ns) for each in prepared]
         run = Run(context, pool, self._shadow_budget, route.adapter, admitted, (), admission.close, None)
         run.waits = False
         return run
@@ -140,12 +140,12 @@ class Admitting:
         return close_and_log
 
 
-def _part(prepared: Prepared) -> PromptWork:
+def _prompt_work(prepared: Prepared) -> PromptWork:
     request = prepared.generation.request
     return PromptWork(request.request_id, prepared.generation.prompt_tokens, request.n, prepared.max_tokens)
 
 
-def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
+def _with_cap(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     """Return the prompt with completions of at most `cap` tokens, and with the instant of its reservation."""
     request = prepared.generation.request
     sampling = request.sampling

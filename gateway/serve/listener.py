@@ -86,7 +86,7 @@ def is_ready(base_url: str) -> bool:
 
 def engines_in_words(base_url: str, operator_key: str) -> str:
     """Return the number format and the device of the first engine, such as `bfloat16 on cpu`; "" for none."""
-    listed = _asked(base_url, operator_key, "/v1/organization/engines", _Engines) or _Engines()
+    listed = _ask_gateway(base_url, operator_key, "/v1/organization/engines", _Engines) or _Engines()
     return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
 
 
@@ -95,17 +95,17 @@ def answers(base_url: str, operator_key: str, model: str) -> bool:
 
     Return False if the gateway does not answer.
     """
-    engines = _asked(base_url, operator_key, "/v1/organization/engines", _Engines)
+    engines = _ask_gateway(base_url, operator_key, "/v1/organization/engines", _Engines)
     if engines is not None and any(engine.model == model and engine.state == "ready" for engine in engines.data):
         return True
-    pools = _asked(base_url, operator_key, "/v1/organization/pools?limit=100", _Pools)
+    pools = _ask_gateway(base_url, operator_key, "/v1/organization/pools?limit=100", _Pools)
     if pools is None:
         return False
     pool = next((pool for pool in pools.data if pool.name == model), None)
     return pool is None or pool.num_replicas == 0 or pool.state == "failed"
 
 
-def _asked(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
+def _ask_gateway(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
     """Return the reply of the admin API to a GET; None if there is none."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)

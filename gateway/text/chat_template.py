@@ -61,7 +61,7 @@ class ChatTemplate:
         if not messages:
             raise ValueError("there must be at least one message")
         source, template = self._chosen(tools)
-        shown = [_shown(message) for message in messages]
+        shown = [_template_message(message) for message in messages]
         if continue_final_message:
             return self._continued(source, template, shown, tools, add_generation_prompt, arguments or {})
         return self._rendered(template, shown, tools, add_generation_prompt, arguments or {})
@@ -132,7 +132,7 @@ def _compiled(tree: nodes.Template) -> Template:
     return template
 
 
-def _shown(message: Message) -> Message:
+def _template_message(message: Message) -> Message:
     """Return a message as templates read it: without null values, with its reasoning under the usual names."""
     shown = {name: value for name, value in message.items() if value is not None}
     reasoning = next((shown[name] for name in _REASONING if name in shown), None)

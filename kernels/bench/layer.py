@@ -49,7 +49,7 @@ def _attention(name: str, shape: Shape, lengths: Sequence[tuple[int, int]]) -> C
     return Case(name, work.times(len(paged.caches)), paged.run, paged.error)
 
 
-def _each(function: Callable[[Tensor], object], copies: Sequence[Tensor]) -> Callable[[], None]:
+def _call_each(function: Callable[[Tensor], object], copies: Sequence[Tensor]) -> Callable[[], None]:
     def run() -> None:
         for tensor in copies:
             function(tensor)
@@ -67,7 +67,7 @@ def _norm(shape: Shape, num_rows: int) -> Case:
         return relative_error(ours, rms_norm_reference(total, weight, 1e-5))
 
     work = elementwise_work(4 * num_rows * shape.hidden, shape.dtype.itemsize)  # two read, two written
-    run = _each(lambda x: add_rms_norm_(x, residual, weight, 1e-5), xs)
+    run = _call_each(lambda x: add_rms_norm_(x, residual, weight, 1e-5), xs)
     return Case(f"add and norm, {num_rows} tokens", work.times(shape.num_copies), run, error)
 
 
@@ -85,7 +85,7 @@ def _rope(shape: Shape, num_rows: int) -> Case:
         return relative_error(rope_and_write_kv_(qkvs[0].clone(), *arguments), expected)
 
     work = elementwise_work(2 * num_rows * num_all_heads * head_dim, shape.dtype.itemsize)
-    run = _each(lambda qkv: rope_and_write_kv_(qkv, *arguments), qkvs)
+    run = _call_each(lambda qkv: rope_and_write_kv_(qkv, *arguments), qkvs)
     return Case(f"rotation and cache write, {num_rows} tokens", work.times(shape.num_copies), run, error)
 
 
@@ -95,7 +95,7 @@ def _silu(shape: Shape, num_rows: int) -> Case:
     return Case(
         f"SiLU-mul, {num_rows} tokens",
         work.times(shape.num_copies),
-        _each(silu_mul, gate_ups),
+        _call_each(silu_mul, gate_ups),
         lambda: relative_error(silu_mul(gate_ups[0]), silu_mul_reference(gate_ups[0])),
     )
 
@@ -131,6 +131,6 @@ def _sampling(name: str, shape: Shape, parameters: tuple[float, int, float, floa
     return Case(
         f"sampling, {name}, {num_rows} rows",
         work.times(shape.num_copies),
-        _each(lambda of_rows: sample(of_rows, rows), logits),
+        _call_each(lambda of_rows: sample(of_rows, rows), logits),
         error,
     )

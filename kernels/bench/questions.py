@@ -66,8 +66,8 @@ def questions(shape: Shape) -> Iterator[Question]:
         if question.key not in asked:
             asked.add(question.key)
             yield question
-    yield _decode(shape)
-    yield _prefill(shape)
+    yield _decode_question(shape)
+    yield _prefill_question(shape)
 
 
 def _lora(shape: Shape) -> Iterator[Question]:
@@ -81,13 +81,13 @@ def _lora(shape: Shape) -> Iterator[Question]:
     rows = torch.arange(4 * shape.prefill_rows, device=shape.device)
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))
     for group in range(len(shape.groups)):
-        yield _sums(decodes, group)
+        yield _sums_question(decodes, group)
         for batch in (decodes, many, prefills):
-            yield _shrink(batch, group)
-            yield _expand(batch, group)
+            yield _shrink_question(batch, group)
+            yield _expand_question(batch, group)
 
 
-def _sums(batch: LoraBatch, group: int) -> Question:
+def _sums_question(batch: LoraBatch, group: int) -> Question:
     shape = batch.adapters.shape
     in_features, _ = shape.groups[group]
     in_force = shrink_sums(in_features, shape.dtype, shape.device)
@@ -96,7 +96,7 @@ def _sums(batch: LoraBatch, group: int) -> Question:
     return Question(shrink_sums_key(in_features, shape.dtype), choices, launches, batch.result(group))
 
 
-def _shrink(batch: LoraBatch, group: int) -> Question:
+def _shrink_question(batch: LoraBatch, group: int) -> Question:
     shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
     in_features, _ = shape.groups[group]
     in_force = shrink_blocks(in_features, block_m, shape.dtype, shape.device)
@@ -105,7 +105,7 @@ def _shrink(batch: LoraBatch, group: int) -> Question:
     return Question(shrink_key(in_features, block_m, shape.dtype), choices, launches, batch.result(group))
 
 
-def _expand(batch: LoraBatch, group: int) -> Question:
+def _expand_question(batch: LoraBatch, group: int) -> Question:
     shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
     _, sizes = shape.groups[group]
     if group == GATE_UP:
@@ -133,7 +133,7 @@ def _of_layers(
     return launches
 
 
-def _decode(shape: Shape) -> Question:
+def _decode_question(shape: Shape) -> Question:
     paged = PagedBatch(shape, [(shape.context, 1)] * shape.num_decodes)
     group = shape.num_heads // shape.num_kv_heads
     in_force = decode_blocks(shape.head_dim, group, shape.dtype, shape.device)
@@ -149,7 +149,7 @@ def _decode(shape: Shape) -> Question:
     return Question(decode_key(shape.head_dim, group, shape.dtype), choices, launches, out)
 
 
-def _prefill(shape: Shape) -> Question:
+def _prefill_question(shape: Shape) -> Question:
     num_rows = 4 * shape.prefill_rows
     paged = PagedBatch(shape, [(num_rows, num_rows)])
     group = shape.num_heads // shape.num_kv_heads

@@ -45,7 +45,7 @@ class Turns:
         before_s = time.process_time()
         traces = self.ours(streams, adapters)
         processor_s = time.process_time() - before_s
-        theirs = self._theirs(peer, streams)
+        theirs = self._peer_times(peer, streams)
         num_tokens = sum(len(trace.token_ids) for trace in traces)
         processor = 1e3 * processor_s / num_tokens, 1e3 * theirs.processor_s / theirs.num_tokens
         if streams == 1:
@@ -73,7 +73,7 @@ class Turns:
         """Measure as `prefill` does; return the milliseconds of a prompt alone, as a pair."""
         return Pair(*self.prefill(peer, num_tokens)[:2])
 
-    def _theirs(self, peer: Peer, streams: int) -> RequestTimes:
+    def _peer_times(self, peer: Peer, streams: int) -> RequestTimes:
         return peer.answer(self._prompts(streams, self._prompt_tokens), self._new_tokens)
 
     def _prompts(self, number: int, num_tokens: int) -> list[list[int]]:

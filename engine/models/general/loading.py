@@ -52,7 +52,7 @@ def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedC
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever transformers raises for a config that it cannot read
         raise UnsupportedModel(
-            f"config.json: model_type is {family!r}; transformers {transformers.__version__} says: {_brief(error)}"
+            f"config.json: model_type is {family!r}; transformers {transformers.__version__} says: {_first_line(error)}"
         ) from None
     model_class = kind.auto._model_mapping.get(type(config), None)
     if model_class is None:
@@ -95,7 +95,7 @@ def load_model(
             **experts,
         )
     except Exception as error:  # whatever transformers raises for weights that it cannot read
-        raise UnsupportedModel(f"{folder}: transformers {transformers.__version__}: {_brief(error)}") from None
+        raise UnsupportedModel(f"{folder}: transformers {transformers.__version__}: {_first_line(error)}") from None
     _check_found(found, kind)
     _check_finite(model, kind)
     model = model.to(device).eval()
@@ -117,7 +117,7 @@ def _check_memory(folder: Path, config: PreTrainedConfig, kind: Kind) -> None:
             model = kind.auto.from_config(config)
     except Exception as error:  # whatever a model's code raises for sizes that do not go together
         raise UnsupportedModel(
-            f"config.json: transformers {transformers.__version__} makes no model of it: {_brief(error)}"
+            f"config.json: transformers {transformers.__version__} makes no model of it: {_first_line(error)}"
         ) from None
     wanted = [(name, each) for name, each in model.named_parameters() if not name.startswith(kind.unused)]
     asked = sum(parameter.numel() for _, parameter in wanted)
@@ -160,7 +160,7 @@ def _check_found(found: dict[str, Any], kind: Kind) -> None:
     if unknown:
         raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:SHOWN])}")
     if found.get("error_msgs"):
-        raise UnsupportedModel(f"the checkpoint cannot be read: {_brief(found['error_msgs'][0])}")
+        raise UnsupportedModel(f"the checkpoint cannot be read: {_first_line(found['error_msgs'][0])}")
 
 
 def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
@@ -175,7 +175,7 @@ def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
             raise UnsupportedModel(f"the checkpoint's {name} has numbers that are not finite")
 
 
-def _brief(error: object) -> str:
+def _first_line(error: object) -> str:
     """Return the first line of an error, shortened if it would fill a screen."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]

@@ -96,7 +96,7 @@ class AdapterSettingsController(Controller):
                 raise NotFound(f"The project has no adapter named '{name}'.", param="name")
             changed = adapter_settings.SettingsRow(
                 row.adapter_id,
-                msgspec.structs.replace(row.defaults, **_given(wanted.defaults)),
+                msgspec.structs.replace(row.defaults, **_given_fields(wanted.defaults)),
                 row.pinned if wanted.pinned is UNSET else wanted.pinned,
             )
             if changed != row:
@@ -122,7 +122,7 @@ def _check(wanted: SetAdapter, caller: Actor) -> None:
         )
 
 
-def _given(wanted: SetDefaults) -> dict[str, Any]:
+def _given_fields(wanted: SetDefaults) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
 
 

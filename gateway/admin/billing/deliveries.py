@@ -119,7 +119,7 @@ class DeliveryController(Controller):
             rows = await deliveries.list_deliveries(
                 conn, caller.organization_id, after=query.after, limit=query.limit + 1
             )
-        return page([_shown(row) for row in rows], query.limit)
+        return page([_delivery_wire(row) for row in rows], query.limit)
 
     @post(status_code=200, opt=needs("billing.write", body=SetDelivery))
     async def set_delivery(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Delivery:
@@ -154,9 +154,14 @@ class DeliveryController(Controller):
             old = before.get(wanted.name)
             event = "delivery.updated" if old else "delivery.created"
             await audit.record(
-                conn, audit_author(caller), event, row.id, before=_shown(old) if old else None, after=_shown(row)
+                conn,
+                audit_author(caller),
+                event,
+                row.id,
+                before=_delivery_wire(old) if old else None,
+                after=_delivery_wire(row),
             )
-        return _shown(row)
+        return _delivery_wire(row)
 
     @get("/{delivery_id:str}", opt=needs("billing.read"))
     async def get_delivery(self, delivery_id: FromPath[str], services: Services, caller: Caller) -> DeliveryWithRuns:
@@ -167,7 +172,7 @@ class DeliveryController(Controller):
             if row is None:
                 raise _no_such(delivery_id)
             runs = await deliveries.list_runs(conn, caller.organization_id, delivery_id, NUM_RUNS_SHOWN)
-        return DeliveryWithRuns(_shown(row), [_shown_run(run) for run in runs])
+        return DeliveryWithRuns(_delivery_wire(row), [_shown_run(run) for run in runs])
 
     @delete("/{delivery_id:str}", status_code=200, opt=needs("billing.write"))
     async def remove_delivery(self, delivery_id: FromPath[str], services: Services, caller: Caller) -> DeletedDelivery:
@@ -176,7 +181,7 @@ class DeliveryController(Controller):
             row = await deliveries.remove_delivery(conn, caller.organization_id, delivery_id)
             if row is None:
                 raise _no_such(delivery_id)
-            await audit.record(conn, audit_author(caller), "delivery.deleted", row.id, before=_shown(row))
+            await audit.record(conn, audit_author(caller), "delivery.deleted", row.id, before=_delivery_wire(row))
         return DeletedDelivery(delivery_id)
 
 
@@ -219,7 +224,7 @@ def _no_such(delivery_id: str) -> NotFound:
     return NotFound(f"There is no delivery with the id '{delivery_id}'.", param="delivery_id")
 
 
-def _shown(row: DeliveryRow) -> Delivery:
+def _delivery_wire(row: DeliveryRow) -> Delivery:
     return Delivery(
         id=row.id,
         name=row.name,

@@ -45,7 +45,7 @@ class ExportController(Controller):
     @get(opt=needs("billing.read", query=QUERY) | ZIP)
     async def export(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Stream:
         """Download the organization's usage, costs or invoices of a day or month."""
-        return await _download(services, _wanted(request, caller.organization_id, None))
+        return await _download(services, _export_request(request, caller.organization_id, None))
 
 
 class ProjectExportController(Controller):
@@ -61,10 +61,10 @@ class ProjectExportController(Controller):
         async with services.database.acquire() as conn:
             if await projects.get_project(conn, caller.organization_id, project_id) is None:
                 raise no_such_project(project_id)
-        return await _download(services, _wanted(request, caller.organization_id, project_id))
+        return await _download(services, _export_request(request, caller.organization_id, project_id))
 
 
-def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
+def _export_request(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
     """Read the parameters of an export.
 
     project_id: the project whose rows are exported; None: all projects of the organization.

@@ -69,7 +69,7 @@ def experiment_wire(
         analysis=shown.analysis,
         enrolling=row.enrolling,
         next_weights=list(row.next_weights) if row.next_weights is not None else None,
-        why=_why(row),
+        why=_stop_reason(row),
         decided_arm=None if row.decided_arm is None else defined.arms[row.decided_arm].name,
         days=days_of(row, now),
         created_at=unix_seconds(row.created_at),
@@ -147,7 +147,7 @@ def _served(arm: PinnedArm) -> wire.Served:
     return wire.Served(model, arm.pool, arm.adapter, arm.version)
 
 
-def _why(row: ExperimentRow) -> wire.StopReason | None:
+def _stop_reason(row: ExperimentRow) -> wire.StopReason | None:
     if row.why is None:
         return None
     arm = row.why.get("arm")

@@ -90,7 +90,7 @@ async def _resolve(
         raise BadTarget("the project has no such model")
     if not wanted.is_alias:
         assert wanted.base is not None
-        own = await _own(conn, project_id, wanted.name, wanted.version, lock=lock)
+        own = await _own_version(conn, project_id, wanted.name, wanted.version, lock=lock)
         if by_name[wanted.base].base_digest != own.base_digest:
             raise BadTarget("the adapter was made for another base model")
         return _pinned(by_name[wanted.base], own, _treatment(None, target))
@@ -106,7 +106,7 @@ async def _resolve(
         if pool is None:
             raise BadTarget("its base model is not there any more")
         return _pinned(pool, None, _treatment(alias.treatment, target))
-    own = await _own(conn, project_id, alias.adapter, alias.version, lock=lock)
+    own = await _own_version(conn, project_id, alias.adapter, alias.version, lock=lock)
     serving = [each for each in pools if each.base_digest == own.base_digest]
     pool = next((each for each in serving if each.id == alias.pool_id), next(iter(serving), None))
     if pool is None:
@@ -114,7 +114,9 @@ async def _resolve(
     return _pinned(pool, own, _treatment(alias.treatment, target))
 
 
-async def _own(conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool) -> arms.OwnVersion:
+async def _own_version(
+    conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool
+) -> arms.OwnVersion:
     """Return a version of the project's own adapter.
 
     version: None: the current one. lock: True: the adapter stays as it is until the transaction ends.

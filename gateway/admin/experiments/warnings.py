@@ -34,13 +34,18 @@ async def find_warnings(conn: Connection, organization_id: str, row: ExperimentR
             for each, (place, name, target) in zip(found, defined.targets, strict=True)
             if isinstance(each, BadTarget)
         ]
-        return [*await _held(conn, row), *await _full(conn, row), *faults, *_alike(defined, pinned)]
+        return [
+            *await _model_taken_warnings(conn, row),
+            *await _full(conn, row),
+            *faults,
+            *_equal_arm_warnings(defined, pinned),
+        ]
     if row.state in ("running", "paused"):
-        return _alike(defined, (await arms.list_arms(conn, [row.id])).get(row.id, []))
+        return _equal_arm_warnings(defined, (await arms.list_arms(conn, [row.id])).get(row.id, []))
     return []
 
 
-async def _held(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
+async def _model_taken_warnings(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
     """Return a warning if another experiment has taken the model string of a draft; else none."""
     holder = await experiments.model_holder(conn, row.project_id, row.model, row.id)
     if holder is None:
@@ -62,7 +67,7 @@ async def _full(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]
     return []
 
 
-def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[ExperimentWarning]:
+def _equal_arm_warnings(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[ExperimentWarning]:
     """Return warnings about arms that serve the same, and about a control without units.
 
     pinned: the present target of each arm; None where it cannot be resolved.

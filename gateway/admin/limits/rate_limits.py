@@ -127,7 +127,7 @@ async def _rate_limits(conn: Connection, bases: Bases, organization_id: str, pro
     visible = bases.visible(project_id, organization_id)
     adapters = [f"{pool}:{row.name}" for row in rows for pool in bases.pools_of(row.base_digest) if pool in visible]
     known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
-    return [_shown(model, known) for model in (*visible, *dict.fromkeys(adapters))]
+    return [_rate_limit_wire(model, known) for model in (*visible, *dict.fromkeys(adapters))]
 
 
 async def _rate_limit(
@@ -139,7 +139,7 @@ async def _rate_limit(
     raise NotFound(f"The project has no rate limit with the id '{rate_limit_id}'.", param="rate_limit_id")
 
 
-def _shown(model: str, known: list[Limit]) -> RateLimit:
+def _rate_limit_wire(model: str, known: list[Limit]) -> RateLimit:
     values: dict[str, Any] = {field: limit.max for limit in known if (field := _field_of(limit, model)) is not None}
     return RateLimit(ID_PREFIX + model, model, **values)
 

@@ -98,7 +98,7 @@ class ProjectSpendAlertController(Controller):
         """Return a spend alert of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _shown(await _existing(conn, caller, project_id, alert_id))
+            return _spend_alert_wire(await _existing(conn, caller, project_id, alert_id))
 
     @post("/{alert_id:str}", status_code=200, opt=needs("limits.write", body=SetSpendAlert))
     async def update_project_spend_alert(
@@ -114,7 +114,7 @@ class ProjectSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             known = await _existing(conn, caller, project_id, alert_id)
-            return _shown(await set_one(conn, _limit(wanted, known.alert_percents), caller, project_id))
+            return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, project_id))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_project_spend_alert(
@@ -155,7 +155,7 @@ class OrganizationSpendAlertController(Controller):
     async def read_spend_alert(self, alert_id: FromPath[str], services: Services, caller: Caller) -> SpendAlert:
         """Return a spend alert of the organization."""
         async with services.database.acquire() as conn:
-            return _shown(await _existing(conn, caller, None, alert_id))
+            return _spend_alert_wire(await _existing(conn, caller, None, alert_id))
 
     @post("/{alert_id:str}", status_code=200, opt=needs("limits.write", body=SetSpendAlert))
     async def update_spend_alert(
@@ -166,7 +166,7 @@ class OrganizationSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             known = await _existing(conn, caller, None, alert_id)
-            return _shown(await set_one(conn, _limit(wanted, known.alert_percents), caller, None))
+            return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, None))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_spend_alert(
@@ -187,14 +187,14 @@ async def _list(
     found = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
     if query.after is not None and (found is None or found.id != query.after):
         raise unknown_cursor(query.after)
-    return page([_shown(found)] if found is not None and query.after is None else [], query.limit)
+    return page([_spend_alert_wire(found)] if found is not None and query.after is None else [], query.limit)
 
 
 async def _create(conn: Connection, wanted: SetSpendAlert, caller: Actor, project_id: str | None) -> SpendAlert:
     known = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
     if known is not None:
         raise Conflict(f"There is already a spend alert, with the id '{known.id}'. Change that alert instead.")
-    return _shown(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
+    return _spend_alert_wire(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
 
 
 async def _existing(conn: Connection, caller: Actor, project_id: str | None, alert_id: str) -> LimitOut:
@@ -209,7 +209,7 @@ def _limit(wanted: SetSpendAlert, percents: tuple[int, ...]) -> SetLimit:
     return SetLimit("cost_nanos", amount, "month", hard=False, alert_percents=percents)
 
 
-def _shown(limit: LimitOut) -> SpendAlert:
+def _spend_alert_wire(limit: LimitOut) -> SpendAlert:
     kind: Literal["organization.spend_alert", "project.spend_alert"] = (
         "organization.spend_alert" if limit.project_id is None else "project.spend_alert"
     )

@@ -76,7 +76,7 @@ class ProjectSpendLimitController(Controller):
         """Return the spend limit of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _shown(await _existing(conn, caller.organization_id, project_id))
+            return _spend_limit_wire(await _existing(conn, caller.organization_id, project_id))
 
     @post(status_code=200, opt=needs("limits.write", body=UpdateSpendLimit))
     async def set_project_spend_limit(
@@ -87,7 +87,7 @@ class ProjectSpendLimitController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             known = await monthly_cost(conn, caller.organization_id, project_id, hard=True)
-            return _shown(await set_one(conn, _limit(wanted, known), caller, project_id))
+            return _spend_limit_wire(await set_one(conn, _limit(wanted, known), caller, project_id))
 
     @delete(status_code=200, opt=needs("limits.write"))
     async def remove_project_spend_limit(
@@ -110,7 +110,7 @@ class OrganizationSpendLimitController(Controller):
     async def read_spend_limit(self, services: Services, caller: Caller) -> SpendLimit:
         """Return the spend limit of the organization."""
         async with services.database.acquire() as conn:
-            return _shown(await _existing(conn, caller.organization_id, None))
+            return _spend_limit_wire(await _existing(conn, caller.organization_id, None))
 
     @post(status_code=200, opt=needs("limits.write", body=UpdateSpendLimit))
     async def set_spend_limit(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> SpendLimit:
@@ -119,7 +119,7 @@ class OrganizationSpendLimitController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             known = await monthly_cost(conn, caller.organization_id, None, hard=True)
-            return _shown(await set_one(conn, _limit(wanted, known), caller, None))
+            return _spend_limit_wire(await set_one(conn, _limit(wanted, known), caller, None))
 
     @delete(status_code=200, opt=needs("limits.write"))
     async def remove_spend_limit(self, services: Services, caller: Caller) -> DeletedSpendLimit:
@@ -161,7 +161,7 @@ def _limit(wanted: UpdateSpendLimit, known: LimitOut | None) -> SetLimit:
     return SetLimit("cost_nanos", wanted.threshold_amount * CENT_NANOS, "month", alert_percents=percents)
 
 
-def _shown(limit: LimitOut) -> SpendLimit:
+def _spend_limit_wire(limit: LimitOut) -> SpendLimit:
     return SpendLimit(
         limit.max // CENT_NANOS,
         Enforcement("inactive" if limit.free else "enforcing"),

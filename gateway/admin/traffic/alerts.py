@@ -64,14 +64,14 @@ async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
     adapters, experiments = projects_with(caller, "adapters.read"), projects_with(caller, "experiments.read")
     found = list(_of_this_gateway(services)) if is_operator else []
     async with services.database.acquire() as conn:
-        found += map(_limit, await rows.full_limits(conn, organization_id, limits))
-        found += map(_key, await rows.ending_keys(conn, organization_id, keys))
-        found += map(_version, await rows.rejected_versions(conn, organization_id, adapters))
-        found += map(_experiment, await rows.paused_experiments(conn, organization_id, experiments))
+        found += map(_limit_alert, await rows.full_limits(conn, organization_id, limits))
+        found += map(_key_alert, await rows.ending_keys(conn, organization_id, keys))
+        found += map(_version_alert, await rows.rejected_versions(conn, organization_id, adapters))
+        found += map(_experiment_alert, await rows.paused_experiments(conn, organization_id, experiments))
         if is_operator:
-            found += _journals(await lost_journals(conn))
-            found += map(_webhook, await rows.failing_webhooks(conn, organization_id))
-            found += map(_delivery, await rows.failing_deliveries(conn, organization_id))
+            found += _journal_alerts(await lost_journals(conn))
+            found += map(_webhook_alert, await rows.failing_webhooks(conn, organization_id))
+            found += map(_delivery_alert, await rows.failing_deliveries(conn, organization_id))
     return found
 
 
@@ -106,7 +106,7 @@ def _of_this_gateway(services: AdminServices) -> Iterator[Alert]:
         )
 
 
-def _limit(row: rows.FullLimit) -> Alert:
+def _limit_alert(row: rows.FullLimit) -> Alert:
     whose = f"tenant {row.project_name}" if row.project_name else "the organization"
     href = f"/admin/tenants/{row.project_id}/limits" if row.project_id else "/admin/system/limits"
     percent, is_full = 100 * row.taken // row.max, row.taken >= row.max
@@ -134,7 +134,7 @@ def _limit(row: rows.FullLimit) -> Alert:
     )
 
 
-def _key(row: rows.EndingKey) -> Alert:
+def _key_alert(row: rows.EndingKey) -> Alert:
     at = row.expires_at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Alert(
         severity="info",
@@ -146,7 +146,7 @@ def _key(row: rows.EndingKey) -> Alert:
     )
 
 
-def _version(row: rows.RejectedVersion) -> Alert:
+def _version_alert(row: rows.RejectedVersion) -> Alert:
     what = f"version {row.version} of {row.name}" if row.version is not None else f"an import of {row.name}"
     return Alert(
         severity="warning",
@@ -159,7 +159,7 @@ def _version(row: rows.RejectedVersion) -> Alert:
     )
 
 
-def _experiment(row: rows.PausedExperiment) -> Alert:
+def _experiment_alert(row: rows.PausedExperiment) -> Alert:
     return Alert(
         severity="warning",
         code="experiment_paused",
@@ -171,7 +171,7 @@ def _experiment(row: rows.PausedExperiment) -> Alert:
     )
 
 
-def _journals(lost: Sequence[LostJournal]) -> list[Alert]:
+def _journal_alerts(lost: Sequence[LostJournal]) -> list[Alert]:
     if not lost:
         return []
     requests = sum(each.open_requests for each in lost)
@@ -188,7 +188,7 @@ def _journals(lost: Sequence[LostJournal]) -> list[Alert]:
     ]
 
 
-def _webhook(row: rows.FailingTarget) -> Alert:
+def _webhook_alert(row: rows.FailingTarget) -> Alert:
     return Alert(
         severity="warning",
         code="webhook_failing",
@@ -199,7 +199,7 @@ def _webhook(row: rows.FailingTarget) -> Alert:
     )
 
 
-def _delivery(row: rows.FailingTarget) -> Alert:
+def _delivery_alert(row: rows.FailingTarget) -> Alert:
     return Alert(
         severity="warning",
         code="delivery_failing",

@@ -77,7 +77,7 @@ def _help(name: str) -> str:
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    wanted = _wanted(arguments)
+    wanted = _wanted_settings(arguments)
     with AdminClient.of(environ) as client:
         settings = client.post(adapter_path(client, arguments.tenant, arguments.name), json=wanted)
     shown = [f"{name} {value}" for name, value in settings["defaults"].items() if value is not None]
@@ -85,7 +85,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, settings, f"{settings['name']}: {', '.join(shown) or 'no settings'}")
 
 
-def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+def _wanted_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the body with the wanted settings.
 
     Raises CommandFailed: when no setting is given, or a default is both set and cleared.

@@ -87,15 +87,15 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         asked = {"input_file_id": file["id"], "endpoint": arguments.endpoint, "completion_window": "24h"}
         batch = client.post("/batches", asked)
         if arguments.wait:
-            return _shown(arguments, _waited(client, batch["id"], quiet=arguments.json, is_new=True))
+            return _print_batch(arguments, _waited(client, batch["id"], quiet=arguments.json, is_new=True))
     return print_result(arguments, batch, batch["id"])
 
 
 def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with project_client(arguments, environ) as client:
         if arguments.wait:
-            return _shown(arguments, _waited(client, id_part(arguments.id), quiet=arguments.json))
-        return _shown(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
+            return _print_batch(arguments, _waited(client, id_part(arguments.id), quiet=arguments.json))
+        return _print_batch(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
 
 
 def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool = False) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool
         progress.done()
 
 
-def _shown(arguments: argparse.Namespace, batch: dict[str, Any]) -> int:
+def _print_batch(arguments: argparse.Namespace, batch: dict[str, Any]) -> int:
     """Print a batch, and return the exit code that its status stands for."""
     counts = batch["request_counts"]
     lines = [

@@ -105,7 +105,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     }
     with AdminClient.of(environ) as client:
         made = client.post("/deliveries", json=body)
-    text = f"delivers {made['kind']} {made['schedule']} from {made['from_period']} to {_where(made)}"
+    text = f"delivers {made['kind']} {made['schedule']} from {made['from_period']} to {_destination_text(made)}"
     return print_result(arguments, made, text)
 
 
@@ -135,7 +135,10 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
         arguments,
         rows,
         ("NAME", "KIND", "FORMAT", "SCHEDULE", "FROM", "TO"),
-        [(row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _where(row)) for row in rows],
+        [
+            (row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _destination_text(row))
+            for row in rows
+        ],
     )
 
 
@@ -146,7 +149,7 @@ def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
         print_json(found)
         return 0
     delivery = found["delivery"]
-    print(f"{delivery['kind']} as {delivery['format']}, {delivery['schedule']}, to {_where(delivery)}")
+    print(f"{delivery['kind']} as {delivery['format']}, {delivery['schedule']}, to {_destination_text(delivery)}")
     print_table(
         ("PERIOD", "ATTEMPTS", "DELIVERED", "NEXT ATTEMPT", "LAST ERROR"),
         [
@@ -189,7 +192,7 @@ def _find(client: AdminClient, name: str) -> str:
     raise CommandFailed(f"there is no delivery named '{name}'; `lorikeet delivery list` lists all deliveries")
 
 
-def _where(delivery: Mapping[str, Any]) -> str:
+def _destination_text(delivery: Mapping[str, Any]) -> str:
     location, destination = delivery["location"], delivery["destination"]
     if destination["type"] == "folder":
         return f"{location} in the data folder"

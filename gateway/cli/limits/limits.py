@@ -89,7 +89,7 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    wanted, most = _identity(arguments), _most(arguments)
+    wanted, most = _identity(arguments), _parse_max(arguments)
     with AdminClient.of(environ) as client:
         body = {**wanted, "max": most}
         if arguments.alert is not None:
@@ -97,7 +97,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         limit = client.post(_path(client, arguments), json=body)
         warn_of_unknown(arguments.model or ANY, client)
     if arguments.json:
-        print_json(_shown(limit))
+        print_json(_limit_fields(limit))
     else:
         print(f"limit {limit['id']}: {_in_words(limit)}")
     return 0
@@ -109,7 +109,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     columns = ("unit", "window", "model", "api_key_id", "max", "used", "reserved", "free")
     return print_rows(
         arguments,
-        [_shown(each) for each in limits],
+        [_limit_fields(each) for each in limits],
         ("ID", "UNIT", "WINDOW", "MODEL", "KEY", "MAX", "USED", "RESERVED", "FREE", "KIND", "WINDOW ENDS"),
         [
             (
@@ -123,7 +123,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     )
 
 
-def _most(arguments: argparse.Namespace) -> int:
+def _parse_max(arguments: argparse.Namespace) -> int:
     """Return the maximum in the API's units: nanos of a dollar for a cost, else whole numbers.
 
     Raises WrongUsage: when the number is too large or too fine.
@@ -179,7 +179,7 @@ def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
     return identity
 
 
-def _shown(limit: dict[str, Any]) -> dict[str, Any]:
+def _limit_fields(limit: dict[str, Any]) -> dict[str, Any]:
     """Return a limit with the tenant's view of units: cost in the currency, as a decimal."""
     if limit["unit"] != "cost_nanos":
         return limit

@@ -97,7 +97,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
 def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
     from gateway.cli.pools.tables import print_hosts, print_nodes
 
-    host = _found(client, arguments.host)
+    host = _find_host(client, arguments.host)
     if arguments.json:
         print_json(host)
     else:
@@ -129,7 +129,7 @@ def _token(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 @over_admin
 def _drain(arguments: argparse.Namespace, client: AdminClient) -> int:
-    path = f"/hosts/{_found(client, arguments.host)['id']}"
+    path = f"/hosts/{_find_host(client, arguments.host)['id']}"
     host = client.post(path, json={"is_drained": arguments.drained})
     state = f"is drained; replicas there: {host['num_replicas']}" if host["is_drained"] else "is used again"
     return print_result(arguments, host, f"host {host['name']} {state}")
@@ -140,13 +140,13 @@ def _label(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     labels = read_labels(arguments.labels)
     with AdminClient.of(environ) as client:
-        host = client.post(f"/hosts/{_found(client, arguments.host)['id']}", json={"labels": labels})
+        host = client.post(f"/hosts/{_find_host(client, arguments.host)['id']}", json={"labels": labels})
     return print_result(arguments, host, f"host {host['name']} has {len(host['labels'])} labels")
 
 
 @over_admin
 def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
-    host = _found(client, arguments.host)
+    host = _find_host(client, arguments.host)
     gone = client.delete(f"/hosts/{host['id']}{'?force=true' if arguments.force else ''}")
     return print_result(arguments, gone, f"host {host['name']} is removed")
 
@@ -187,7 +187,7 @@ def _join(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, host, text)
 
 
-def _found(client: AdminClient, name: str) -> dict[str, Any]:
+def _find_host(client: AdminClient, name: str) -> dict[str, Any]:
     """Return the host of this name or with this id.
 
     Raises CommandFailed: when there is no such host, or several have the name.

@@ -59,14 +59,14 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         print_json(reply)
     else:
         rows = [
-            (f"{each['relevance_score']:.6g}", each["index"], _brief(each["document"]["text"]))
+            (f"{each['relevance_score']:.6g}", each["index"], _shortened(each["document"]["text"]))
             for each in reply["results"]
         ]
         print_table(("SCORE", "PLACE", "DOCUMENT"), rows)
     return EXIT_OK
 
 
-def _brief(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return a text on one line, cut where it is long, without characters that a terminal would act on."""
     line = "".join(each if each.isprintable() else " " for each in text)
     return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS]}…"

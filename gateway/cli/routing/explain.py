@@ -75,7 +75,7 @@ def _print(plan: Mapping[str, Any]) -> None:
             _money(targets[step["target"]]["input_nanos"]),
             _money(targets[step["target"]]["output_nanos"]),
             step["first_token_ms"],
-            _also(step),
+            _further_text(step),
             ", ".join(f"{kind} -> {at}" for kind, at in step["then"].items()),
         )
         for number, step in enumerate(plan["steps"])
@@ -98,7 +98,7 @@ def _money(nanos: int) -> str:
     return f"{nanos / NANOS:.4f}".rstrip("0").rstrip(".")
 
 
-def _also(step: Mapping[str, Any]) -> str:
+def _further_text(step: Mapping[str, Any]) -> str:
     """Return in words what a step does besides trying its target."""
     plan = []
     if step["wait_ms"]:

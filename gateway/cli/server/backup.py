@@ -79,7 +79,7 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         manifest = asyncio.run(backup)
     missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
     text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
-    return print_result(arguments, _shown(manifest), text)
+    return print_result(arguments, _manifest_fields(manifest), text)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -87,7 +87,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     with as_command_failures():
         manifest = check_backup(arguments.folder)
-    return print_result(arguments, _shown(manifest), f"{arguments.folder} is whole: {_summary(manifest)}")
+    return print_result(arguments, _manifest_fields(manifest), f"{arguments.folder} is whole: {_summary(manifest)}")
 
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -124,7 +124,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for place in (settings.data_dir, settings.engine.adapter_store, settings.file_store):
                 if "://" not in str(place) and Path(place).is_dir():
                     give_to_owner(Path(place))
-    return print_result(arguments, _shown(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
+    return print_result(arguments, _manifest_fields(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
 
 
 def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -229,7 +229,7 @@ def _started(postgres: Any) -> str:
     return dsn
 
 
-def _shown(manifest: BackupManifest) -> dict[str, Any]:
+def _manifest_fields(manifest: BackupManifest) -> dict[str, Any]:
     import msgspec
 
     shown: dict[str, Any] = msgspec.to_builtins(manifest)

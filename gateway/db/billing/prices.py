@@ -149,13 +149,13 @@ async def add_version(
         )
     earliest: datetime.datetime = _whole_second(latest["now"] + LEAD) if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
-        known, is_pending = _shown(latest["effective_at"]), latest["effective_at"] > latest["now"]
+        known, is_pending = _time_text(latest["effective_at"]), latest["effective_at"] > latest["now"]
         way_out = (
             f"will be in force from {known}; withdraw that one first" if is_pending else f"is in force from {known}"
         )
         raise InvalidPriceVersion("effective_at", f"it must follow version {latest['version']}, which {way_out}")
     if effective_at is not None and effective_at < earliest:
-        raise InvalidPriceVersion("effective_at", f"it must be {_shown(earliest)} or later")
+        raise InvalidPriceVersion("effective_at", f"it must be {_time_text(earliest)} or later")
     version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest
     await conn.execute(_INSERT, version_id, organization_id, number, currency, since)
     columns = [list(column) for column in zip(*map(msgspec.structs.astuple, entries), strict=True)]
@@ -235,5 +235,5 @@ def _whole_second(time: datetime.datetime) -> datetime.datetime:
     return (time + datetime.timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
-def _shown(time: datetime.datetime) -> str:
+def _time_text(time: datetime.datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC")

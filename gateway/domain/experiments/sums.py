@@ -107,7 +107,7 @@ def sums_of(units: Iterable[Unit]) -> Sums:
     """Return the sums of some units, as a recount makes them."""
     total = NO_UNITS
     for unit in units:
-        total += _of(unit)
+        total += _sums_of_unit(unit)
     return total
 
 
@@ -119,10 +119,10 @@ def change(before: Unit | None, after: Unit | None) -> Sums:
     before, after: the contribution as it was and as it is.
     """
     if before is None:
-        return _of(after) if after else NO_UNITS
-    return (_of(after) if after else NO_UNITS) - _of(before)
+        return _sums_of_unit(after) if after else NO_UNITS
+    return (_sums_of_unit(after) if after else NO_UNITS) - _sums_of_unit(before)
 
 
-def _of(unit: Unit) -> Sums:
+def _sums_of_unit(unit: Unit) -> Sums:
     y, x, d = unit.y, unit.x, unit.d
     return Sums(1, y, y * y, x, x * x, x * y, d, d * d, y * d)

@@ -311,12 +311,12 @@ def table_changes(before: Rows, after: Rows) -> Changes:
     """Return the changes of tables that hold `before` of a unit, so that they hold `after`."""
     units = {
         key: (mine[0] - its[0], mine[1] - its[1], mine[2] - its[2])
-        for key in _either(before.units, after.units)
+        for key in _union(before.units, after.units)
         if (mine := after.units.get(key, NOTHING)) != (its := before.units.get(key, NOTHING))
     }
     sums = {
         key: difference
-        for key in _either(before.sums, after.sums)
+        for key in _union(before.sums, after.sums)
         if (difference := change(before.sums.get(key), after.sums.get(key))) != NO_UNITS
     }
     times: dict[tuple[Key, str, int], int] = {}
@@ -326,7 +326,7 @@ def table_changes(before: Rows, after: Rows) -> Changes:
             times[place] = times.get(place, 0) + sign
     ages = {
         key: difference
-        for key in _either(before.ages, after.ages)
+        for key in _union(before.ages, after.ages)
         if (difference := change(before.ages.get(key), after.ages.get(key))) != NO_UNITS
     }
     if before.units and after.units and before.segments != after.segments:  # its first request was another one
@@ -430,5 +430,5 @@ def _values(counts: Counts) -> tuple[Any, ...]:
     return msgspec.structs.astuple(counts)
 
 
-def _either(before: Collection[Any], after: Collection[Any]) -> list[Any]:
+def _union(before: Collection[Any], after: Collection[Any]) -> list[Any]:
     return [*before, *(key for key in after if key not in before)]

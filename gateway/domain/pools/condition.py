@@ -90,9 +90,11 @@ def condition_of(
     if num_good < num_wanted:
         away = next((each.why for each in replicas if not each.is_managed and each.state == "loading"), "")
         reason = f": {away}" if away else ""
-        return found("scaling", _ended(f"{num_good} of {num_wanted} replicas {_are(num_good)} ready{reason}") + trouble)
+        return found(
+            "scaling", _ended(f"{num_good} of {num_wanted} replicas {_is_or_are(num_good)} ready{reason}") + trouble
+        )
     if len(replicas) > num_wanted:
-        return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_are(num_wanted)} wanted.{trouble}")
+        return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_is_or_are(num_wanted)} wanted.{trouble}")
     return found("ready", trouble.strip())
 
 
@@ -112,7 +114,7 @@ def _progress(
     num_ready = sum(each.state == "ready" for each in mine)
     loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
     return _ended(
-        f"{num_ready} of {num_replicas} replicas of revision {wanted} {_are(num_ready)} ready"
+        f"{num_ready} of {num_replicas} replicas of revision {wanted} {_is_or_are(num_ready)} ready"
         f"{f'; one loads: {loading}' if loading else ''}"
     )
 
@@ -126,5 +128,5 @@ def _replicas(number: int) -> str:
     return f"{number} replica{'s' * (number != 1)}"
 
 
-def _are(number: int) -> str:
+def _is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"

@@ -145,7 +145,9 @@ def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s:
     if within != number:
         bound = "fewest" if within > number else "most"
         new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
-        return Decision(within, f"{_replicas(within)} {_are(within)} the {bound} that the pool may run.", new_memory)
+        return Decision(
+            within, f"{_replicas(within)} {_is_or_are(within)} the {bound} that the pool may run.", new_memory
+        )
     if snapshot.load is None:
         why = "No request waits for a replica." if not number else "No gateway tells the load of the pool."
         return Decision(number, why, memory)
@@ -156,9 +158,9 @@ def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s:
     if load.num_waiting or load.num_held:
         need = max(need, number)
     memory = msgspec.structs.replace(memory, peaks=_with_peak(memory.peaks, need, now_s))
-    wanted, reason = _wanted(load, memory, snapshot)
+    wanted, reason = _wanted_number(load, memory, snapshot)
     if wanted > number:
-        return _more(bounds, memory, snapshot, wanted, reason, now_s)
+        return _scale_up(bounds, memory, snapshot, wanted, reason, now_s)
     return _fewer(bounds, memory, snapshot, reason, now_s)
 
 
@@ -170,7 +172,7 @@ def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
     return Decision(1, f"{_requests(load.num_held)} wait{_s(load.num_held)} for a first replica.", new_memory)
 
 
-def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, str]:
+def _wanted_number(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, str]:
     """Return the number of replicas that the load needs, and a clause that describes the load."""
     wanted, demand = _need(load, memory, BUSY), _demand(load)
     places = f" on {load.places} places" if load.places else ""
@@ -184,18 +186,22 @@ def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, st
         wanted = max(wanted, snapshot.num_replicas + 1)
         reason += f", the oldest for {load.oldest_wait_s:.0f} s"
     if missing := max(snapshot.num_replicas - snapshot.num_ready, 0):
-        reason += f", {_replicas(missing)} {_are(missing)} about to be ready"
+        reason += f", {_replicas(missing)} {_is_or_are(missing)} about to be ready"
     return wanted, reason
 
 
-def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, reason: str, now_s: float) -> Decision:
+def _scale_up(
+    bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, reason: str, now_s: float
+) -> Decision:
     """Decide for more replicas, unless replicas are still starting or one was stopped just now.
 
     wanted: the number of replicas that the load needs.
     """
     number, target = snapshot.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
-        return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
+        return Decision(
+            number, f"{reason}: {_replicas(number)} {_is_or_are(number)} the most that the pool may run.", memory
+        )
     if not snapshot.num_ready:
         return Decision(number, f"{reason}: more come once one is ready.", memory)
     since_s = now_s - memory.changed_at_s
@@ -206,7 +212,7 @@ def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, r
     is_regret = memory.last == "down" and since_s < 2 * window_s
     down_after_s = min(2 * window_s, max(MOST_DOWN_AFTER_S, bounds.down_after_s)) if is_regret else doubled_s
     new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", down_after_s=down_after_s)
-    return Decision(target, f"{reason}: {_replicas(target)} {_are(target)} wanted.", new_memory)
+    return Decision(target, f"{reason}: {_replicas(target)} {_is_or_are(target)} wanted.", new_memory)
 
 
 def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, now_s: float) -> Decision:
@@ -216,7 +222,7 @@ def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, 
     memory = msgspec.structs.replace(memory, peaks=peaks)
     most = peaks[0][1]
     if most >= number:
-        return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} needed.", memory)
+        return Decision(number, f"{reason}: {_replicas(number)} {_is_or_are(number)} needed.", memory)
     pause_s = STEP_S if memory.last == "down" else window_s
     left_s = max(pause_s - (now_s - memory.changed_at_s), 0.0)
     if snapshot.is_changing or left_s:
@@ -268,7 +274,7 @@ def _requests(number: int) -> str:
     return f"{number} request{'s' * (number != 1)}"
 
 
-def _are(number: int) -> str:
+def _is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 

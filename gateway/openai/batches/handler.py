@@ -89,7 +89,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
     async def retrieve_batch(batch_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a batch."""
         pace.take(caller.project_id)
-        found = await service.get(caller.project_id, _known(batch_id))
+        found = await service.get(caller.project_id, _well_formed_id(batch_id))
         if found is None:
             raise _no_such(batch_id)
         return json_response(batch_wire(found))
@@ -99,7 +99,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         """Cancel a batch. Requests that were answered stay in its output; the others never run."""
         changes.take(caller.project_id)
         author = author_of(call_of(request.scope), caller)
-        ended = await service.cancel(caller.project_id, _known(batch_id), author)
+        ended = await service.cancel(caller.project_id, _well_formed_id(batch_id), author)
         if ended is None:
             raise _no_such(batch_id)
         return json_response(batch_wire(ended))
@@ -143,7 +143,7 @@ def _time(instant: datetime.datetime | None) -> int | None:
     return None if instant is None else int(instant.timestamp())
 
 
-def _known(batch_id: str) -> str:
+def _well_formed_id(batch_id: str) -> str:
     """Return an id if it has the form of a batch's id, else "", which is no batch's id."""
     return batch_id if _ID.fullmatch(batch_id) else ""
 

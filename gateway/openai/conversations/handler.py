@@ -80,14 +80,14 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
             raise too_long("items") from None
         if made is None:
             raise not_allowed("conversations")
-        return json_response(_shown(made))
+        return json_response(_conversation_wire(made))
 
     @get("/conversations/{conversation_id:str}", opt=shape(reply=ConversationObject))
     async def get_conversation(conversation_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a conversation, without its items."""
         pace.take(caller.project_id)
         return json_response(
-            _shown(_found(await service.get(caller, known_conversation(conversation_id)), conversation_id))
+            _conversation_wire(_found(await service.get(caller, known_conversation(conversation_id)), conversation_id))
         )
 
     @post(
@@ -102,7 +102,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         pace.take(caller.project_id)
         wire = await decoded(_UPDATE, await bodies.read(request, caller))
         changed = await service.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
-        return json_response(_shown(_found(changed, conversation_id)))
+        return json_response(_conversation_wire(_found(changed, conversation_id)))
 
     @delete("/conversations/{conversation_id:str}", status_code=200, opt=shape(reply=ConversationDeleted))
     async def delete_conversation(
@@ -179,7 +179,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         found = await service.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
         if found is None:
             raise _no_such_item(item_id)
-        return json_response(_shown(found))
+        return json_response(_conversation_wire(found))
 
     return [
         create_conversation,
@@ -205,7 +205,7 @@ def too_long(param: str) -> InvalidRequest:
     )
 
 
-def _shown(conversation: Conversation) -> ConversationObject:
+def _conversation_wire(conversation: Conversation) -> ConversationObject:
     return ConversationObject(
         id=conversation.id, created_at=int(conversation.created_at.timestamp()), metadata=conversation.metadata
     )

@@ -77,7 +77,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         show_cost(call, run, [usage for _, usage in results])
         is_normalized = run.generations[0].request.is_normalized
         data = await encode_parts(
-            EmbeddingOut(index, _shown(wire, vector, is_normalized=is_normalized))
+            EmbeddingOut(index, _embedding_wire(wire, vector, is_normalized=is_normalized))
             for index, (vector, _) in enumerate(results)
         )
         num_tokens = sum(map(len, run.prompts))
@@ -125,7 +125,7 @@ def _check_lengths(wire: EmbeddingsRequest, inputs: Sequence[str | list[int]]) -
     )
 
 
-def _shown(wire: EmbeddingsRequest, vector: bytes, *, is_normalized: bool) -> list[float] | str:
+def _embedding_wire(wire: EmbeddingsRequest, vector: bytes, *, is_normalized: bool) -> list[float] | str:
     values: NDArray[np.float32] = np.frombuffer(vector, dtype="<f4")
     if wire.dimensions is not None:
         values = _cut(values, wire.dimensions) if is_normalized else values[: wire.dimensions]

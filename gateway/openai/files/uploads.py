@@ -52,7 +52,7 @@ def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTP
             num_bytes=wire.bytes,
             keep_seconds=wire.expires_after.seconds if wire.expires_after is not None else None,
         )
-        return json_response(_shown(begun))
+        return json_response(_upload_wire(begun))
 
     @post(
         "/uploads/{upload_id:str}/parts",
@@ -65,7 +65,7 @@ def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTP
     ) -> ASGIResponse:
         """Add a part of up to 64 MiB. Parts may come in any order, and several at once."""
         pace.take(caller.project_id)
-        if not await service.check_pending(caller.project_id, _known(upload_id)):
+        if not await service.check_pending(caller.project_id, _well_formed_id(upload_id)):
             raise _no_such(upload_id)
         part = await content.begin(caller.project_id)
         try:
@@ -87,26 +87,26 @@ def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTP
         """Make a file of the parts, in the order of `part_ids`, which together have as many bytes as were announced."""
         pace.take(caller.project_id)
         wire = await decoded(_COMPLETE, await bodies.read(request, caller))
-        done = await service.complete(caller.project_id, _known(upload_id), wire.part_ids, md5=wire.md5)
+        done = await service.complete(caller.project_id, _well_formed_id(upload_id), wire.part_ids, md5=wire.md5)
         if done is None:
             raise _no_such(upload_id)
         if wire.md5 is not None:
             pace.charge(caller.project_id, done.num_bytes / MD5_BYTES_PER_REQUEST)
-        return json_response(_shown(done))
+        return json_response(_upload_wire(done))
 
     @post("/uploads/{upload_id:str}/cancel", status_code=200, opt=shape(reply=UploadObject))
     async def cancel_upload(upload_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """End an upload, and delete its parts."""
         pace.take(caller.project_id)
-        ended = await service.cancel(caller.project_id, _known(upload_id))
+        ended = await service.cancel(caller.project_id, _well_formed_id(upload_id))
         if ended is None:
             raise _no_such(upload_id)
-        return json_response(_shown(ended))
+        return json_response(_upload_wire(ended))
 
     return [create_upload, add_upload_part, complete_upload, cancel_upload]
 
 
-def _shown(upload: Upload) -> UploadObject:
+def _upload_wire(upload: Upload) -> UploadObject:
     return UploadObject(
         id=upload.id,
         bytes=upload.num_bytes,
@@ -119,7 +119,7 @@ def _shown(upload: Upload) -> UploadObject:
     )
 
 
-def _known(upload_id: str) -> str:
+def _well_formed_id(upload_id: str) -> str:
     """Return an id if it has the form of an upload's id, else "", which is no upload's id."""
     return upload_id if _ID.fullmatch(upload_id) else ""
 

@@ -287,22 +287,22 @@ def _item(given: InputItem, path: str, id: str) -> Item:
     status = given.status or "completed"
     match given.type:
         case "message":
-            role = _needed(given.role, f"{path}.role")
+            role = _required(given.role, f"{path}.role")
             content = _content(given, path)
             if given.phase is None:
                 return MessageItem(id, status, cast("Any", role), content)
             return MessageItem(id, status, cast("Any", role), content, given.phase)
         case "function_call":
-            arguments = _needed(given.arguments, f"{path}.arguments")
+            arguments = _required(given.arguments, f"{path}.arguments")
             return FunctionCallItem(id, status, *_called(given, path), arguments, given.namespace or UNSET)
         case "custom_tool_call":
-            text = _needed(given.input, f"{path}.input")
+            text = _required(given.input, f"{path}.input")
             return CustomToolCallItem(id, status, *_called(given, path), text, given.namespace or UNSET)
         case "reasoning":
             return _reasoning(given, path, id)
         case "compaction":
-            return CompactionItem(id, _needed(given.encrypted_content, f"{path}.encrypted_content"))
-    call_id = _needed(given.call_id, f"{path}.call_id")
+            return CompactionItem(id, _required(given.encrypted_content, f"{path}.encrypted_content"))
+    call_id = _required(given.call_id, f"{path}.call_id")
     if given.output is None:
         raise missing_field(f"{path}.output")
     output = given.output if isinstance(given.output, str) else _texts(given.output, f"{path}.output")
@@ -322,10 +322,10 @@ def _check_fields(given: InputItem, path: str) -> None:
 
 
 def _called(given: InputItem, path: str) -> tuple[str, str]:
-    return _needed(given.call_id, f"{path}.call_id"), _needed(given.name, f"{path}.name")
+    return _required(given.call_id, f"{path}.call_id"), _required(given.name, f"{path}.name")
 
 
-def _needed(value: str | None, path: str) -> str:
+def _required(value: str | None, path: str) -> str:
     if value is None:
         raise missing_field(path)
     return value
@@ -344,7 +344,7 @@ def _content(given: InputItem, path: str) -> list[InputText | OutputText | Refus
 
 def _part(part: InputPart, path: str, *, is_assistant: bool) -> InputText | OutputText | Refusal:
     if part.type == "refusal" and is_assistant:
-        return Refusal(_needed(part.refusal, f"{path}.refusal"))
+        return Refusal(_required(part.refusal, f"{path}.refusal"))
     if part.type == "input_text" or (part.type == "output_text" and is_assistant):
         text = _text(part, path)
         return OutputText(text) if is_assistant else InputText(text)
@@ -358,7 +358,7 @@ def _text(part: InputPart, path: str) -> str:
         raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
     if part.annotations:
         raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
-    return _needed(part.text, f"{path}.text")
+    return _required(part.text, f"{path}.text")
 
 
 def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:

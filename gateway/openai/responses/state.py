@@ -124,7 +124,7 @@ class EarlierItems:
         Raises LimitReached: when the project reads more than its pace allows.
         """
         if conversation is None:
-            return await self._followed(caller, response_id)
+            return await self._chain_items(caller, response_id)
         if response_id is not None:
             raise InvalidRequest(
                 "'previous_response_id' and 'conversation' cannot be used together.",
@@ -156,7 +156,7 @@ class EarlierItems:
         items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
         return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)
 
-    async def _followed(self, caller: Principal, response_id: str | None) -> list[Item]:
+    async def _chain_items(self, caller: Principal, response_id: str | None) -> list[Item]:
         if response_id is None:
             return []
         self._pace.take(caller.project_id)

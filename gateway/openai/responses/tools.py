@@ -72,7 +72,7 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
         raise invalid_field(f"'tools' has more than {MAX_TOOLS} tools.", "tools")
     check_unique(known, "tools", ".name", paths)
     custom = frozenset(tool.name for tool in given if tool.type == "custom")
-    shown = [_shown(tool) for tool in tools or ()]
+    shown = [_tool_wire(tool) for tool in tools or ()]
     if not known and choice not in (None, "none", "auto"):
         raise invalid_field("'tool_choice' needs 'tools'.", "tool_choice")
     if not known or choice == "none":
@@ -180,7 +180,7 @@ def _definition(form: CustomFormat | None, path: str) -> str | None:
     return form.definition
 
 
-def _shown(tool: ResponseTool) -> ToolShown:
+def _tool_wire(tool: ResponseTool) -> ToolShown:
     if tool.type == "namespace":
         return NamespaceShown(tool.name, tool.description or "", [_tool_shown(each) for each in tool.tools or ()])
     return _tool_shown(tool)

@@ -145,7 +145,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
         page, has_more = found
         num_bytes = sum(len(chat.reply) for chat in page)
         return await replied(
-            caller, num_bytes, lambda: _json(as_list([(chat.id, _shown(chat)) for chat in page], has_more))
+            caller, num_bytes, lambda: _json(as_list([(chat.id, _chat_wire(chat)) for chat in page], has_more))
         )
 
     @get("/chat/completions/{completion_id:str}", opt=shape(reply=StoredChatCompletion))
@@ -155,7 +155,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
         found = await chats.get(caller, completion_id)
         if found is None:
             raise _no_such(completion_id)
-        return await replied(caller, len(found.reply), lambda: _json(_shown(found)))
+        return await replied(caller, len(found.reply), lambda: _json(_chat_wire(found)))
 
     @get("/chat/completions/{completion_id:str}/messages", opt=shape(reply=StoredMessageList, query=LIST_QUERY))
     async def list_chat_completion_messages(
@@ -183,7 +183,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
         changed = await chats.set_metadata(caller, completion_id, wanted.metadata or {})
         if changed is None:
             raise _no_such(completion_id)
-        return await replied(caller, len(changed.reply), lambda: _json(_shown(changed)))
+        return await replied(caller, len(changed.reply), lambda: _json(_chat_wire(changed)))
 
     @delete("/chat/completions/{completion_id:str}", status_code=200, opt=shape(reply=ChatCompletionDeleted))
     async def delete_chat_completion(
@@ -206,7 +206,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
     ]
 
 
-def _shown(chat: StoredChat) -> dict[str, Any]:
+def _chat_wire(chat: StoredChat) -> dict[str, Any]:
     """Return a stored chat completion in the shape of a reply, whatever fields it had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
     return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}

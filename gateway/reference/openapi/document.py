@@ -88,12 +88,12 @@ def _described(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
         described["x-permission"] = each.access.permission
     if each.shape.example.client_method:
         described["x-client-method"] = each.shape.example.client_method
-    if taken := _taken(each, schema_of):
+    if taken := _request_bodies(each, schema_of):
         described["requestBody"] = {"required": _must_have_body(each), "content": taken}
     return described
 
 
-def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+def _request_bodies(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     """Return the bodies that an operation accepts, by media type."""
     taken = as_json(schema_of[each.body]) if each.body is not None else {}
     example = each.shape.example.body or (BODIES.get(each.body) if each.body is not None else None)

@@ -108,7 +108,7 @@ class KserveDriver:
         """Return the inputs of the model that the settings name, or of the only one that is ready."""
         name = self._settings.served_model
         if not name:
-            reply = await _asked(server, "POST", "/v2/repository/index", within_s)
+            reply = await _ask_server(server, "POST", "/v2/repository/index", within_s)
             try:
                 ready = [each.name for each in _decode_index(reply)[:MAX_MODELS] if each.state == "READY"]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -117,10 +117,10 @@ class KserveDriver:
                 names = ", ".join(ready[:8]) or "none"
                 raise BadReply(f"name the model with the setting served_model; those that are ready: {names}")
             name = ready[0]
-        await _asked(server, "GET", path_of(name, "ready"), within_s)
+        await _ask_server(server, "GET", path_of(name, "ready"), within_s)
         try:
             inputs = frozenset(
-                each.name for each in _decode_metadata(await _asked(server, "GET", path_of(name), within_s)).inputs
+                each.name for each in _decode_metadata(await _ask_server(server, "GET", path_of(name), within_s)).inputs
             )
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BadReply("it is no server of the Open Inference Protocol") from None
@@ -190,7 +190,7 @@ def path_of(model: str, verb: str = "") -> str:
     return f"{path}/{verb}" if verb else path
 
 
-async def _asked(server: Server, method: str, path: str, within_s: float) -> bytes:
+async def _ask_server(server: Server, method: str, path: str, within_s: float) -> bytes:
     """Send a request to the server, and return the body of the reply.
 
     Raises ServerRefused: when the status is not 200.

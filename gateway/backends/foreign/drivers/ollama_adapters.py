@@ -66,9 +66,9 @@ class OllamaAdapters:
         blobs = {}
         for name, data in files.items():
             blobs[name] = f"sha256:{hashlib.sha256(data).hexdigest()}"
-            await self._asked(server, "POST", f"/api/blobs/{blobs[name]}", data, within_s)
+            await self._ask_server(server, "POST", f"/api/blobs/{blobs[name]}", data, within_s)
         body = {"model": digest, "from": self._base, "adapters": blobs, "stream": False}
-        await self._asked(server, "POST", "/api/create", _encode(body), within_s)
+        await self._ask_server(server, "POST", "/api/create", _encode(body), within_s)
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
         """Delete the adapter's model; one that Ollama does not have is no error."""
@@ -81,7 +81,7 @@ class OllamaAdapters:
         name = digest or info.served_model
         options = self._options | {"num_predict": 1, "temperature": 0.0}
         body = {"model": name, "prompt": PROBE_TEXT, "raw": True, "stream": False, "options": options}
-        reply = await self._asked(server, "POST", "/api/generate", _encode(body), within_s)
+        reply = await self._ask_server(server, "POST", "/api/generate", _encode(body), within_s)
         try:
             completion = _decode_completion(reply)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -100,7 +100,7 @@ class OllamaAdapters:
         with self._content(digest) as folder:
             return {name: (folder / name).read_bytes() for name in FILE_NAMES}
 
-    async def _asked(self, server: Server, method: str, path: str, body: bytes, within_s: float) -> bytes:
+    async def _ask_server(self, server: Server, method: str, path: str, body: bytes, within_s: float) -> bytes:
         reply = await server.whole(method, path, body, within_s=within_s)
         if reply.status not in (200, 201):
             raise ServerRefused(reply.status, text=text_of(reply.body))

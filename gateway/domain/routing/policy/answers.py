@@ -57,7 +57,7 @@ def schema_fault(schema: object, depth: int = 1) -> tuple[str, str] | None:
     for word, value in schema.items():
         if (why := _fault_of(word, value)) is not None:
             return f".{word}", why
-    for path, below in _below(schema):
+    for path, below in _subschemas(schema):
         if (fault := schema_fault(below, depth + 1)) is not None:
             return path + fault[0], fault[1]
     return None
@@ -87,7 +87,7 @@ def _fault_of(word: str, value: object) -> str | None:
     return None
 
 
-def _below(schema: dict[str, Any]) -> list[tuple[str, object]]:
+def _subschemas(schema: dict[str, Any]) -> list[tuple[str, object]]:
     """Return the direct subschemas of a schema, each with its path from there."""
     found: list[tuple[str, object]] = [(f".properties.{name}", each) for name, each in _dict(schema, "properties")]
     found += [(f".anyOf[{index}]", each) for index, each in enumerate(schema.get("anyOf", []))]
