@@ -1,6 +1,6 @@
 """The line of logins whose passwords are being hashed or wait for it: short, and never all of one client's.
 
-Hashing is dear on purpose, so a login that finds the line full is refused instead of making everybody wait. Knows
+Hashing is expensive on purpose, so a login that finds the line full is refused instead of making everybody wait. Knows
 nothing about passwords.
 """
 

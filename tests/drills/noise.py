@@ -1,4 +1,4 @@
-"""Requests of a neighbour that keep others waiting: each kind as dear as gateways accept it, from many clients at once.
+"""Requests of a neighbour that keep others waiting: as expensive as gateways accept them, from many clients at once.
 
 The clients are a process of their own at the lowest priority, since they would be on other machines. A client that is
 refused comes again after `REFUSED_S`: hotter floods are held off by the proxy in front.
@@ -171,7 +171,7 @@ def change_key_limits(site: Site, number: int) -> Act:
     return act
 
 
-def upload_dear_adapter(site: Site, number: int) -> Act:
+def upload_expensive_adapter(site: Site, number: int) -> Act:
     """Return a function that uploads an adapter with new weights each time, so that no result can be reused.
 
     number: the number of the noisy client.
@@ -181,7 +181,7 @@ def upload_dear_adapter(site: Site, number: int) -> Act:
 
     async def act() -> int:
         files = {CONFIG_NAME: config, WEIGHTS: weights[:-4] + rng.randbytes(3) + b"\x3e"}  # its last number, below 1
-        made = httpx.Request("POST", "http://x/", data={"name": f"dear-{number}"}, files=files)
+        made = httpx.Request("POST", "http://x/", data={"name": f"expensive-{number}"}, files=files)
         data = request("POST", f"{site.project}/adapters", made.read(), site.operator_key, made.headers["content-type"])
         return (await send(site, number, data))[0]
 
@@ -221,7 +221,7 @@ KINDS = {
         Kind("bad logins", 100, bad_login, frozenset({401})),
         Kind("reports", 50, report),
         Kind("key limits", 8, change_key_limits),
-        Kind("dear adapters", 4, upload_dear_adapter),
+        Kind("expensive adapters", 4, upload_expensive_adapter),
         Kind("4 MiB bodies", 16, send_large_bodies, frozenset({200, 400})),
         Kind("tokenize", 50, tokenize),
     )
@@ -239,7 +239,7 @@ async def prepare(ground: Ground, kind: str, folder: Path, num_events: int) -> S
     body = msgspec.json.encode({"email": EMAIL, "role": "owner", "password": PASSWORD})
     status, reply = await send(site, 0, request("POST", "/v1/organization/users", body, operator_key))
     assert status == 200, reply
-    if kind == "dear adapters":
+    if kind == "expensive adapters":
         assert await asyncio.to_thread(dearest_adapter, folder) > 0
     if kind == "reports":
         conn = await asyncpg.connect(dsn)

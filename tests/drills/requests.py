@@ -1,4 +1,4 @@
-"""Requests that are as dear to read or to refuse as a client can make them: each field of each body, and each header.
+"""Requests as expensive to read or to refuse as a client can make them: each field of each body, and each header.
 
 No callback on a gateway's loop takes more than `MAX_HOLD_S` of processor time by any one of them, and streams beside
 them go on: the slowest hundredth of the gaps between two texts is at most `MAX_SLOWER` times that alone.
@@ -79,7 +79,8 @@ class ExpensiveRequest(msgspec.Struct, frozen=True):
 class Size(msgspec.Struct, frozen=True):
     """The size of a measurement.
 
-    one_in: one dear request of this number is sent. rounds: alone and beside them, of phase_s seconds each.
+    one_in: one in this many of the expensive requests is sent, drawn at random. rounds: the number of pairs of phases,
+    one without the expensive requests and one beside them, of phase_s seconds each.
     """
 
     one_in: int = 1
@@ -122,7 +123,7 @@ def _properties(described: dict[str, Any], schema: dict[str, Any]) -> set[str]:
     return found
 
 
-def dear_requests(described: dict[str, Any]) -> Iterator[ExpensiveRequest]:
+def expensive_requests(described: dict[str, Any]) -> Iterator[ExpensiveRequest]:
     """Yield requests with each filling in each field of each body, and with texts of the largest size in each
     header."""
     filled = fillings()
@@ -146,7 +147,7 @@ def dear_requests(described: dict[str, Any]) -> Iterator[ExpensiveRequest]:
 
 
 class Sender:
-    """A client that sends dear requests to a gateway in this process, and records how long its loop was blocked.
+    """A client that sends expensive requests to a gateway in this process, and records how long its loop was blocked.
 
     A beat is the time for which one request blocked the loop. longest: the longest beat in seconds, and the name of its
     request. slow: a line for each request that blocked the loop for too long in every try.
@@ -162,27 +163,27 @@ class Sender:
         self._num_left = 0
         self._http = httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False)
 
-    def send(self, dear: ExpensiveRequest) -> None:
+    def send(self, expensive: ExpensiveRequest) -> None:
         """Send a request; repeat it a few times if it blocked the loop, since other work of the machine only makes a
         beat longer."""
-        beats_s = [self._once(dear)]
+        beats_s = [self._once(expensive)]
         while beats_s[-1] > MAX_HOLD_S and len(beats_s) < TRIES:
-            beats_s.append(self._once(dear))
-        self.longest = max(self.longest, (min(beats_s), dear.name))
+            beats_s.append(self._once(expensive))
+        self.longest = max(self.longest, (min(beats_s), expensive.name))
         if min(beats_s) > MAX_HOLD_S:
-            self.slow.append(f"{dear.name}: {1000 * min(beats_s):.0f} ms")
+            self.slow.append(f"{expensive.name}: {1000 * min(beats_s):.0f} ms")
 
-    def _once(self, dear: ExpensiveRequest) -> float:
+    def _once(self, expensive: ExpensiveRequest) -> float:
         if self._key is None or not self._num_left:
-            self._key = asyncio.run(make_key(self._dsn, f"dear {self.statuses.total()}"))
+            self._key = asyncio.run(make_key(self._dsn, f"expensive {self.statuses.total()}"))
             self._num_left = NUM_BODIES_OF_A_PROJECT
         self._num_left -= 1
         loop, is_over = self._gateway.loop, Future[None]()
         assert loop is not None
         beating = asyncio.run_coroutine_threadsafe(longest_beat_s(is_over), loop)
-        headers = {**self._key.headers, "content-type": "application/json"} | dear.headers
+        headers = {**self._key.headers, "content-type": "application/json"} | expensive.headers
         try:
-            self.statuses[self._http.post(dear.path, content=dear.body, headers=headers).status_code] += 1
+            self.statuses[self._http.post(expensive.path, content=expensive.body, headers=headers).status_code] += 1
         except httpx.TransportError:  # where the head is too long, the connection ends with the refusal
             self.statuses[0] += 1
         finally:
@@ -207,7 +208,7 @@ def every_field(size: Size, folder: Path, rng: random.Random) -> Outcome:
             gc.freeze()  # as a gateway does once it has started
             sender = Sender(installed.gateway, postgres.dsn)
             assert installed.gateway.app is not None
-            for each in dear_requests(document(installed.gateway.app)):
+            for each in expensive_requests(document(installed.gateway.app)):
                 if rng.randrange(size.one_in) == 0:
                     number += 1
                     sender.send(each)

@@ -24,7 +24,7 @@ from tests.drills.growth import slope
 from tests.drills.neighbours import MAX_SLOWER, VictimWaits
 from tests.drills.noise import KINDS
 from tests.drills.processors import Processors, between, shares
-from tests.drills.requests import HEADER_SIZE, HEADERS, TEXTS, dear_requests, fields_of, fillings
+from tests.drills.requests import HEADER_SIZE, HEADERS, TEXTS, expensive_requests, fields_of, fillings
 from tests.drills.soak import State, Stretch, table
 
 TIMES_S = [10.0 * number for number in range(100)]
@@ -87,12 +87,12 @@ def test_every_field_of_every_body_and_every_header_is_sent_with_each_filling() 
     paths = {"/v1/chat/completions": {"post": chat}, "/v1/organization/x": {"post": chat}, "/v1/models": {"get": {}}}
     described = {"paths": paths, "components": {"schemas": schemas}}
     assert list(fields_of(described)) == [("/v1/chat/completions", name) for name in ("messages", "model", "stop")]
-    dear = {each.name: each for each in dear_requests(described)}
-    bodies = [each for each in dear.values() if not each.headers]
-    assert len(bodies) == 3 * len(fillings()) and len(dear) == len(bodies) + len(HEADERS) * len(TEXTS) + 1
+    expensive = {each.name: each for each in expensive_requests(described)}
+    bodies = [each for each in expensive.values() if not each.headers]
+    assert len(bodies) == 3 * len(fillings()) and len(expensive) == len(bodies) + len(HEADERS) * len(TEXTS) + 1
     assert all(4_000_000 < len(each.body) <= 4 << 20 for each in bodies)
-    assert dear["/v1/chat/completions stop: objects"].body.startswith(b'{"model":"tiny","messages":[')
-    assert len(dear["traceparent: commas"].headers["traceparent"]) == HEADER_SIZE
+    assert expensive["/v1/chat/completions stop: objects"].body.startswith(b'{"model":"tiny","messages":[')
+    assert len(expensive["traceparent: commas"].headers["traceparent"]) == HEADER_SIZE
 
 
 def test_each_kind_of_noise_has_a_drill_and_a_smaller_one() -> None:

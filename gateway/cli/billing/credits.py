@@ -38,7 +38,7 @@ def register(verbs: Verbs) -> None:
     mode = add_verb(
         actions,
         "mode",
-        _mode,
+        _set_billing_mode,
         "make a tenant prepaid or postpaid",
         "Make a tenant prepaid or postpaid. Requests of a prepaid tenant are refused when the "
         "balance is used up; a postpaid tenant gets an invoice.",
@@ -107,7 +107,7 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
 
 
 @over_admin
-def _mode(arguments: argparse.Namespace, client: AdminClient) -> int:
+def _set_billing_mode(arguments: argparse.Namespace, client: AdminClient) -> int:
     billing = client.post(f"{client.tenant_path(arguments.tenant)}/billing", json={"mode": arguments.mode})
     balance = f"{decimal_text(billing['balance_nanos'])} {billing['currency']}"
     return print_result(arguments, billing, f"tenant {arguments.tenant} is {billing['mode']}, balance {balance}")
