@@ -41,7 +41,7 @@ NUM_SCALES = 8
 
 INDEX = "model.safetensors.index.json"
 LEFT_OUT = ("*.safetensors", "lorikeet-*", INDEX, "config.json")
-"""Files of the model's folder that are not copied, since they are written anew or are of this model alone."""
+"""Files directly in the model's folder that are not copied: they are written anew, or are of this model alone."""
 
 
 class Float8Rows(NamedTuple):
@@ -148,7 +148,12 @@ def round_layers(model_dir: Path, config: ModelConfig, importance: Importance) -
 
 def write_folder(model_dir: Path, out: Path, rounded: RoundedMatrices) -> None:
     """Fill a folder with the files of a model, with rounded matrices in the place of its own."""
-    shutil.copytree(model_dir, out, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
+    left_out = shutil.ignore_patterns(*LEFT_OUT)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        return left_out(folder, names) if Path(folder) == model_dir else set()
+
+    shutil.copytree(model_dir, out, ignore=ignore, dirs_exist_ok=True)
     files_of: dict[str, str] = {}
     ignored: list[str] = ["lm_head"]
     num_bytes = 0
@@ -206,6 +211,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = load_model_config(given.model_dir)
         check_model(given.model_dir, config)
+        source, out = given.model_dir.resolve(), given.out.resolve()
+        if source.is_relative_to(out) or out.is_relative_to(source):
+            raise PreparationFailed(f"--out {given.out} would replace the model or lie in it: name another folder")
         note = SourceNote(1, "float8", model_digest(given.model_dir))
 
         def build(folder: Path) -> None:

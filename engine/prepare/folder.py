@@ -112,9 +112,11 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
     `out` is filled under another name and renamed, by one process at a time; build gets the folder to fill. chat: a
     chat template is a must.
 
-    Raises PreparationFailed: when the folder could not be served.
+    Raises PreparationFailed: when the folder could not be served, or `out` holds files that were not prepared here.
     """
     out = out.absolute()
+    if out.exists() and not (out / NOTE_NAME).exists() and any(out.iterdir()):
+        raise PreparationFailed(f"{out} holds other files, which would be deleted: name a folder that is not there yet")
     out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (out.parent / ".lock").open("w") as lock:
         try:

@@ -38,10 +38,10 @@ MAX_CLAIMED = 4 * CLAIM_LINES
 MAX_FAULTS = 3
 """The number of times that a line is begun and fails by a fault of ours before the fault is its result."""
 
-MAX_ATTEMPTS = 100
+MAX_ATTEMPTS = 6
 """The number of attempts of a line after which an engine's refusal for want of room is the line's result.
 
-The batch rests after each, so that this is reached after minutes, or by a line for which no engine ever has room.
+The batch rests after each, and twice as long each time: half a minute in all. Each attempt adds rows to the ledger.
 """
 
 TICK_S = 0.05
@@ -93,9 +93,9 @@ class RunningLines:
     async def run(self) -> str | Pause:
         """Run the lines of a batch until all have results, and return "completed".
 
-        Return "expired" once the batch's time is over, and a `Rest` once the batch has to wait for something else.
+        Return "expired" once the batch's time is over, and a `Pause` once the batch has to wait for something else.
 
-        Raises Lost: when another gateway has the batch.
+        Raises BatchLost: when another gateway has the batch.
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         try:
@@ -201,12 +201,14 @@ class RunningLines:
             self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=True))
             return None
         except GatewayError as error:
-            has_room = not isinstance(error, Overloaded)
-            is_last = line.num_faults + 1 >= MAX_FAULTS if has_room else line.attempt >= MAX_ATTEMPTS
+            # An engine that dies over a line, or ends, has another code than one without room.
+            is_fault = not (isinstance(error, Overloaded) and error.code == Overloaded.code)
+            is_last = line.num_faults + 1 >= MAX_FAULTS if is_fault else line.attempt >= MAX_ATTEMPTS
             if error.status >= 500 and not is_last:
-                if not has_room:
-                    self._rest = Pause(min(error.retry_after_s or 1.0, MAX_REST_S))
-                self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=has_room))
+                if isinstance(error, Overloaded):
+                    factor = 1 if is_fault else 2 ** (line.attempt - 1)
+                    self._rest = Pause(min(factor * (error.retry_after_s or 1.0), MAX_REST_S))
+                self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=is_fault))
                 return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:

@@ -95,3 +95,25 @@ def test_experts_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     save_tiny("mixtral", tmp_path / "model")
     assert main([str(tmp_path / "model"), "--out", str(tmp_path / "out")]) == 1
     assert "has experts or states" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["model", ".", "model/within", "full"])
+def test_no_folder_with_files_of_others_is_replaced(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert main([str(tmp_path / "model"), "--out", str(tmp_path / out)]) == 1
+    assert str(tmp_path / out).removesuffix("/.") in capsys.readouterr().err
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != ".lock") == before
+
+
+def test_settings_of_parts_of_a_model_are_kept(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    (tmp_path / "model" / "1_Pooling").mkdir()
+    (tmp_path / "model" / "1_Pooling" / "config.json").write_text("{}")
+    rounded = round_layers(tmp_path / "model", load_model_config(tmp_path / "model"), NOTHING)
+    write_folder(tmp_path / "model", tmp_path / "out", rounded)
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"

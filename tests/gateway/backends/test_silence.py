@@ -94,3 +94,10 @@ def test_a_judge_that_runs_gives_a_dead_peer_up_at_the_limit(limit_s: float, las
 
 def test_a_judge_that_was_stopped_for_an_hour_first_reads_what_waits() -> None:
     assert dies_at(DEAD_AFTER_S, [1.0, 3600.2], [(1.5, 3600.0)], 3603.0) is None
+
+
+def test_a_dead_peer_is_given_up_by_a_judge_that_is_late_at_every_look() -> None:
+    silence, now_s, num_looks = Silence(0.0), 0.0, 0
+    while not silence.is_over(DEAD_AFTER_S, now_s):
+        now_s, num_looks = now_s + 2 * LATE_AFTER_S, num_looks + 1
+    assert num_looks == 2 * DEAD_AFTER_S / LATE_AFTER_S

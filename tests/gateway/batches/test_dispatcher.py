@@ -26,7 +26,7 @@ from gateway.db.organization.audit import Author
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.domain.batches.line import BatchLine
 from gateway.domain.content.keys import ContentKey
-from gateway.domain.errors import BackendFailed, NoReplicaYet, Overloaded
+from gateway.domain.errors import ENGINE_UNAVAILABLE, BackendFailed, NoReplicaYet, Overloaded
 from gateway.domain.tenancy.principal import Principal
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
@@ -333,6 +333,20 @@ async def test_an_engine_without_room_is_no_fault_of_a_line(world: World) -> Non
     async with world.dispatching(Runner(answer)):
         ended = await world.ended(batch)
     assert (ended.row.num_completed, ended.row.has_errors, asked) == (1, False, MAX_FAULTS + 1)
+
+
+async def test_an_engine_that_dies_over_a_line_is_a_fault_of_the_line(world: World) -> None:
+    asked = 0
+
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        nonlocal asked
+        asked += 1
+        raise Overloaded("The engine is gone.", code=ENGINE_UNAVAILABLE, retry_after_s=0.01)
+
+    batch = await world.create(file_of([chat_line("a")]))
+    async with world.dispatching(Runner(answer)):
+        ended = await world.ended(batch)
+    assert (ended.row.num_failed, asked) == (1, MAX_FAULTS)
 
 
 async def test_a_line_for_which_no_engine_ever_has_room_fails_in_the_end(world: World, database: Database) -> None:
