@@ -13,7 +13,7 @@ import structlog
 from gateway.batches.ending import end_batch
 from gateway.batches.feed import Queued
 from gateway.batches.lines import LineReader
-from gateway.batches.running import BatchLost, Pause, RunningLines
+from gateway.batches.running import BatchLost, Pause, RunningLines, wait_of
 from gateway.batches.service import BatchError, place_of
 from gateway.batches.services import BatchServices
 from gateway.batches.validation import Verdict, check_file
@@ -24,6 +24,7 @@ from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
 from gateway.db.pool import FAILURES, UNAVAILABLE
+from gateway.domain.batches.line import BatchWait
 from gateway.domain.errors import GatewayError
 from gateway.domain.limits.limit import Limit
 from gateway.domain.tenancy.principal import Principal
@@ -59,6 +60,12 @@ QUEUE_S = 10.0
 AGAIN_S = 10.0
 """Seconds after which a batch that cannot continue now is tried again."""
 
+AT_ONCE = Pause(0.0)
+NO_KEY = BatchWait(
+    "api_key_not_usable",
+    "The API key that made the batch may not run requests now: it is suspended, revoked or expired, or its project or "
+    "organization is suspended.",
+)
 
 TOO_LATE = Verdict(
     0, [BatchError("batch_expired", "The file could not be checked before the completion window expired.")]
@@ -175,38 +182,39 @@ class Dispatcher:
 
     async def _work(self, mine: _Work) -> None:
         batch = mine.batch
-        again_s: float | None = AGAIN_S
+        pause: Pause | None = Pause(AGAIN_S)
         try:
-            again_s = await self._advance(mine)
+            pause = await self._advance(mine)
         except BatchLost:
-            again_s = None
+            pause = None
         except asyncio.CancelledError:
-            again_s = 0.0
+            pause = AT_ONCE
             raise
         except FAILURES as error:
-            again_s = POLL_S if isinstance(error, UNAVAILABLE) else AGAIN_S  # the database may be back soon
+            pause = Pause(POLL_S if isinstance(error, UNAVAILABLE) else AGAIN_S)  # the database may be back soon
             log.warning("batch_delayed", batch=batch.id, error=repr(error))
         except GatewayError as error:
+            pause = Pause(AGAIN_S, wait_of(error))
             log.warning("batch_delayed", batch=batch.id, error=error.message)
         except Exception:
             log.exception("batch_delayed", batch=batch.id)
         finally:
             if self._working.get((batch.project_id, batch.id)) is mine:
                 del self._working[batch.project_id, batch.id]
-            if again_s is not None:
-                await self._release(batch, again_s)
+            if pause is not None:
+                await self._release(batch, pause)
 
-    async def _release(self, batch: LeasedBatch, after_s: float) -> None:
+    async def _release(self, batch: LeasedBatch, pause: Pause) -> None:
         try:
             async with self._tools.database.acquire() as conn:
-                await db.release_batch(conn, batch, after_seconds=after_s)
+                await db.release_batch(conn, batch, after_seconds=pause.seconds, waits_for=pause.waits_for)
         except FAILURES as error:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
-    async def _advance(self, work: _Work) -> float | None:
+    async def _advance(self, work: _Work) -> Pause | None:
         """Do the next steps of a batch, as far as possible.
 
-        Return the seconds after which to go on; None if the batch has ended, or another gateway has it.
+        Return the pause after which to go on; None if the batch has ended, or another gateway has it.
         """
         tools, batch = self._tools, work.batch
         parts = await tools.files.parts(batch.project_id, batch.input_file_id)
@@ -221,7 +229,7 @@ class Dispatcher:
         if batch.status == "in_progress":
             principal = await self._principal(batch)
             if principal is None and batch.left_seconds > 0:
-                return min(AGAIN_S, batch.left_seconds)
+                return Pause(min(AGAIN_S, batch.left_seconds), NO_KEY)
             came: str | Pause = "expired"
             if principal is not None:
                 async with tools.database.transaction() as conn:
@@ -230,19 +238,19 @@ class Dispatcher:
                     batch = await db.begin_anew(conn, batch)
                 came = await RunningLines(tools, batch, principal, reader, work.must_rest).run()
             if isinstance(came, Pause):
-                return came.seconds
+                return came
             ending = came
             async with tools.database.transaction() as conn:
                 if await db.lock_batch(conn, batch) != "in_progress":
                     return None
                 await db.finalize_batch(conn, batch, ending)
             if not self._room("ending"):
-                return 0.0
+                return AT_ONCE
             work.stage = "ending"
         await end_batch(tools, batch, reader, ending or "completed")
         return None
 
-    async def _validate(self, batch: LeasedBatch, num_bytes: int) -> float | None:
+    async def _validate(self, batch: LeasedBatch, num_bytes: int) -> Pause | None:
         tools = self._tools
         pieces = tools.files.read(batch.project_id, batch.input_file_id)
         verdict: Verdict | None = TOO_LATE
@@ -259,10 +267,10 @@ class Dispatcher:
             if not faults:
                 if not await db.begin_batch(conn, batch, verdict.num_lines):
                     log.warning("batch_checked_again", batch=batch.id)
-                    return 0.0
+                    return AT_ONCE
                 over = await exceeded_enqueued(conn, batch.project_id)
                 if over is None:
-                    return 0.0
+                    return AT_ONCE
                 faults = [_too_many(*over)]
             place = place_of(batch.project_id, batch.id, "metadata")
             metadata = tools.cipher.seal(tools.cipher.open(Sealed(*await db.metadata_of(conn, batch)), place), place)

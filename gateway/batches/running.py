@@ -21,7 +21,7 @@ from gateway.batches.services import BatchServices
 from gateway.db.batches import work as db
 from gateway.db.batches.work import GivenBack, LeasedBatch, LineResult, LineRow
 from gateway.db.pool import FAILURES
-from gateway.domain.batches.line import BatchLine, request_id_of
+from gateway.domain.batches.line import BatchLine, BatchWait, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.error_body import body_of, unexpected_error
@@ -56,6 +56,13 @@ class Pause(msgspec.Struct, frozen=True):
     """The result that no line of the batch can run for some seconds."""
 
     seconds: float
+    waits_for: BatchWait | None = None
+    """The reason why no line can run; None where the batch only gives its place to others, or begins anew."""
+
+
+def wait_of(error: GatewayError) -> BatchWait:
+    """Return the wait of a batch for whose lines an error of this kind has to pass first."""
+    return BatchWait(error.code or error.type, error.message)
 
 
 class BatchLost(Exception):
@@ -193,11 +200,11 @@ class RunningLines:
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
-            self._rest = Pause(min(error.retry_after_s or REST_S, MAX_REST_S))
+            self._rest = Pause(min(error.retry_after_s or REST_S, MAX_REST_S), wait_of(error))
             self._given_back.append(GivenBack(line.number, line.attempt))
             return None
-        except (ShuttingDown, FileUnavailable):
-            self._rest = Pause(REST_S)
+        except (ShuttingDown, FileUnavailable) as error:
+            self._rest = Pause(REST_S, wait_of(error))
             self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=True))
             return None
         except GatewayError as error:
@@ -207,7 +214,7 @@ class RunningLines:
             if error.status >= 500 and not is_last:
                 if isinstance(error, Overloaded):
                     factor = 1 if is_fault else 2 ** (line.attempt - 1)
-                    self._rest = Pause(min(factor * (error.retry_after_s or 1.0), MAX_REST_S))
+                    self._rest = Pause(min(factor * (error.retry_after_s or 1.0), MAX_REST_S), wait_of(error))
                 self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=is_fault))
                 return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))

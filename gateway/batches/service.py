@@ -13,6 +13,7 @@ from gateway.db.files import files as files_db
 from gateway.db.ids import new_id
 from gateway.db.organization import audit
 from gateway.db.pool import Database
+from gateway.domain.batches.line import BatchWait
 from gateway.domain.errors import Conflict, InvalidRequest, QuotaExceeded
 from gateway.files.service import BATCH_SECONDS
 from gateway.support.cipher import Cipher, Place, Sealed
@@ -39,6 +40,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[BatchError]
     failures: dict[str, int]
     """The numbers of failed lines, by the code of their error."""
+
+    @property
+    def waits_for(self) -> BatchWait | None:
+        """Return the reason why no line can run now; None while lines run, and before and after."""
+        row = self.row
+        if row.status != "in_progress" or row.waits_code is None:
+            return None
+        return BatchWait(row.waits_code, row.waits_message or "")
 
 
 class BatchPage(msgspec.Struct, frozen=True):

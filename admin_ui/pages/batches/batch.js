@@ -110,7 +110,7 @@ function Lead({ batch }) {
   if (isOpen(batch))
     return html`
       ${state} <b>${format.percent(total ? numDone(batch) / total : 0)}</b> of ${format.exactly(total)} lines have a
-      result.
+      result.${batch.waits_for ? html` No line can run now: ${batch.waits_for.message}` : ""}
     `;
   if (!total) return html`${state} The batch ended before its file was checked: no line ran.`;
   return html`

@@ -17,8 +17,8 @@ const WORDS = {
 /** Return whether a batch can still change. */
 export const isOpen = ({ status }) => OPEN.includes(status);
 export const mayCancel = ({ status }) => ["validating", "in_progress"].includes(status);
-export const toneOf = ({ status }) => TONES[status];
-export const wordOf = ({ status }) => WORDS[status] ?? status;
+export const toneOf = ({ status, waits_for }) => (waits_for ? "warn" : TONES[status]);
+export const wordOf = ({ status, waits_for }) => (waits_for ? "waiting" : (WORDS[status] ?? status));
 export const numDone = ({ completed, failed }) => completed + failed;
 export const shareDone = (batch) => (batch.total ? numDone(batch) / batch.total : batch.ended_at ? 1 : 0);
 
@@ -49,6 +49,7 @@ const roughly = (left) =>
 /** The time at which a batch ended or is expected to end. */
 export function End({ batch }) {
   if (batch.ended_at) return html`<${Time} at=${batch.ended_at} relative />`;
+  if (batch.waits_for) return html`<span class="faint">when lines can run again</span>`;
   if (!batch.expected_at)
     return html`<span class="faint">${batch.status === "in_progress" ? "not known yet" : "soon"}</span>`;
   return html`<span class="num">in ${roughly(Math.max(1, batch.expected_at - now()))}</span>`;

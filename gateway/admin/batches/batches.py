@@ -22,6 +22,7 @@ from gateway.admin.services import Caller, Services
 from gateway.batches.service import Batch, BatchError
 from gateway.db.organization.keys import find_usable_key_by_id
 from gateway.domain.batches.endpoints import BatchEndpoint
+from gateway.domain.batches.line import BatchWait
 from gateway.domain.errors import NotFound
 
 LIST_QUERY = ("after", "limit")
@@ -59,6 +60,8 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the completion window."""
     expected_at: int | None
     """The time at which the last line would have a result at the present pace; null while no lines end."""
+    waits_for: BatchWait | None
+    """The reason why no line can run now, such as a limit that is reached; null while lines run."""
     total: int
     """The number of lines."""
     completed: int
@@ -156,7 +159,8 @@ def _no_such(batch_id: str) -> NotFound:
 
 def _wire(project_id: str, batch: Batch) -> ProjectBatch:
     row = batch.row
-    pace = row.lines_per_s if row.status == "in_progress" else 0.0
+    waits_for = batch.waits_for
+    pace = row.lines_per_s if row.status == "in_progress" and waits_for is None else 0.0
     return ProjectBatch(
         id=row.id,
         project_id=project_id,
@@ -170,6 +174,7 @@ def _wire(project_id: str, batch: Batch) -> ProjectBatch:
         ended_at=seconds_or_none(row.ended_at),
         expires_at=unix_seconds(row.expires_at),
         expected_at=_expected_at(row.num_total - row.num_completed - row.num_failed, pace),
+        waits_for=waits_for,
         total=row.num_total,
         completed=row.num_completed,
         failed=row.num_failed,

@@ -106,6 +106,7 @@ def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool
     Raises WaitingEnded: when Ctrl-C is pressed.
     """
     progress = Progress("running", quiet=quiet, unit="lines")
+    said: str | None = None
     try:
         if is_new:
             print(f"{batch_id} is created", file=sys.stderr, flush=True)
@@ -114,6 +115,10 @@ def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool
             if batch["status"] in ENDED:
                 return batch
             counts = batch["request_counts"]
+            wait = batch.get("waits_for")
+            if wait is not None and wait["code"] != said:
+                print(f"{batch_id} waits: {wait['message']} ({wait['code']})", file=sys.stderr, flush=True)
+            said = None if wait is None else wait["code"]
             progress.show(counts["completed"] + counts["failed"], counts["total"] or None)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -130,6 +135,8 @@ def _print_batch(arguments: argparse.Namespace, batch: dict[str, Any]) -> int:
         f"{counts['total']} in all; {batch['usage']['total_tokens']} tokens"
     ]
     lines += [f"  {fault}" for fault in _faults(batch)]
+    if (wait := batch.get("waits_for")) is not None:
+        lines.append(f"  no line can run now: {wait['message']} ({wait['code']})")
     print_result(arguments, batch, "\n".join(lines))
     if batch["status"] not in ENDED:
         return EXIT_OPEN

@@ -47,6 +47,10 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON object: the number of failed lines by the code of the error."""
     lines_per_s: float
     """The lines per second of the last minute."""
+    waits_code: str | None
+    """The code of the error for which no line can run; None where lines run."""
+    waits_message: str | None
+    """The text of that error."""
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +85,7 @@ _GET = """
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
            b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
            least(b.lines_per_s, 1 / nullif(greatest(extract(epoch FROM now() - b.counted_at), 0), 0))::float8
-               AS lines_per_s
+               AS lines_per_s, b.waits_code, b.waits_message
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND b.id = $2 AND p.purged_at IS NULL
 """
@@ -120,7 +124,7 @@ _LIST = """
            b.ended_at, b.num_total, b.num_completed, b.num_failed, b.input_tokens, b.cached_tokens, b.output_tokens,
            b.content_key, b.sealed_metadata, b.sealed_errors, b.failures,
            least(b.lines_per_s, 1 / nullif(greatest(extract(epoch FROM now() - b.counted_at), 0), 0))::float8
-               AS lines_per_s
+               AS lines_per_s, b.waits_code, b.waits_message
     FROM batches b JOIN projects p ON p.id = b.project_id
     WHERE b.project_id = $1 AND p.purged_at IS NULL
       AND ($2::text IS NULL OR (b.created_at, b.id) < (

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.domain.batches.line import BatchWait
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -244,14 +246,18 @@ async def renew_leases(conn: Connection, batches: Sequence[LeasedBatch]) -> set[
 
 
 _RELEASE = """
-    UPDATE batches SET leased_until = least(leased_until, now() + $4 * interval '1 second')
+    UPDATE batches SET leased_until = least(leased_until, now() + $4 * interval '1 second'),
+                       waits_code = $5, waits_message = $6
     WHERE project_id = $1 AND id = $2 AND fence = $3
 """
 
 
-async def release_batch(conn: Connection, batch: LeasedBatch, *, after_seconds: float = 0) -> None:
-    """Let any gateway take a batch, after_seconds from now."""
-    await conn.execute(_RELEASE, batch.project_id, batch.id, batch.fence, after_seconds)
+async def release_batch(
+    conn: Connection, batch: LeasedBatch, *, after_seconds: float = 0, waits_for: BatchWait | None = None
+) -> None:
+    """Let any gateway take a batch, after_seconds from now. waits_for: why its lines cannot run now."""
+    why = (None, None) if waits_for is None else (waits_for.code, waits_for.message)
+    await conn.execute(_RELEASE, batch.project_id, batch.id, batch.fence, after_seconds, *why)
 
 
 _LOCK = """
@@ -395,7 +401,7 @@ _STORE = """
     UPDATE batches b
     SET num_completed = b.num_completed + s.completed, num_failed = b.num_failed + s.failed,
         input_tokens = b.input_tokens + s.input_tokens, cached_tokens = b.cached_tokens + s.cached_tokens,
-        output_tokens = b.output_tokens + s.output_tokens, counted_at = now(),
+        output_tokens = b.output_tokens + s.output_tokens, counted_at = now(), waits_code = NULL, waits_message = NULL,
         lines_per_s = b.lines_per_s * (1 - least(1, t.since_s / t.window_s))
                       + (s.completed + s.failed) / greatest(t.since_s, t.window_s),
         open_lines = (

@@ -46,6 +46,9 @@ CREATE TABLE batches (
     counted_at       timestamptz,
     -- The lines without a result while the batch is in progress, by the pool that they name; '' for those that name none.
     open_lines       jsonb NOT NULL DEFAULT '{}',
+    -- The error for which no line could run when lines were begun last, such as a limit of the day; null after a result.
+    waits_code       text,
+    waits_message    text,
     PRIMARY KEY (project_id, id)
 );
 

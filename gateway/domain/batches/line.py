@@ -13,6 +13,15 @@ ATTEMPTS_PER_BEGIN = 8
 _ID_BYTES = 15
 
 
+class BatchWait(msgspec.Struct, frozen=True):
+    """The reason why no line of a batch can run now, as the error that a request would get instead of a reply."""
+
+    code: str
+    """The error's code, such as `insufficient_quota`."""
+    message: str
+    """The error's text, such as which limit is reached."""
+
+
 class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line that runs.
 

@@ -15,6 +15,7 @@ from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
+from msgspec import UNSET
 
 from gateway.batches.service import Batch, Batches, ended_time
 from gateway.domain.errors import NotFound
@@ -136,6 +137,7 @@ def batch_wire(batch: Batch) -> BatchObject:
             total_tokens=row.input_tokens + row.output_tokens,
         ),
         metadata=batch.metadata,
+        waits_for=UNSET if batch.waits_for is None else batch.waits_for,
     )
 
 

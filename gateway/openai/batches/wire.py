@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.batches.service import BatchError
 from gateway.domain.batches.endpoints import BatchEndpoint
+from gateway.domain.batches.line import BatchWait
 from gateway.http.fields import Metadata
 from gateway.openai.files.wire import ExpiresAfter
 
@@ -90,6 +91,11 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     request_counts: BatchCounts
     usage: BatchUsage
     metadata: dict[str, str]
+    waits_for: BatchWait | UnsetType = UNSET
+    """The reason why no line can run now, such as a limit that is reached; absent while lines run.
+
+    OpenAI's batches have no such field.
+    """
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True):

@@ -271,6 +271,35 @@ async def test_a_deleted_input_file_is_read_to_the_end_and_unusable_keys_let_a_b
         await jobs.api.files.content(batch.input_file_id)
 
 
+async def test_a_batch_whose_key_is_suspended_says_so_and_goes_on_with_the_key(
+    jobs: Jobs, operator: httpx.AsyncClient, tables: Database, tenant: Key
+) -> None:
+    batch = await jobs.create(file_of([chat_line(str(n)) for n in range(120)]))
+    path = f"/projects/{tenant.project_id}/batches/{batch.id}"
+    suspend = "UPDATE api_keys SET suspended_at = CASE WHEN $2 THEN now() END WHERE id = $1"
+    async with tables.acquire() as conn:
+        await conn.execute(suspend, tenant.id, True)
+        await conn.execute(
+            "UPDATE batches SET gateway = NULL, leased_until = now() - interval '1 s' WHERE id = $1", batch.id
+        )
+    shown: dict[str, Any] = {}
+
+    async def waits() -> bool:
+        nonlocal shown
+        shown = (await operator.get(path)).json()
+        return shown["waits_for"] is not None
+
+    await until(waits, lambda: f"no reason is shown: {shown}", pause_s=0.1)
+    assert (shown["waits_for"]["code"], shown["status"]) == ("api_key_not_usable", "in_progress")
+    assert shown["expected_at"] is None
+    async with tables.acquire() as conn:
+        await conn.execute(suspend, tenant.id, False)
+        await conn.execute("UPDATE batches SET leased_until = now() - interval '1 s' WHERE id = $1", batch.id)
+    ended = await jobs.ended(batch)
+    assert (ended.status, ended.request_counts.completed) == ("completed", 120)
+    assert (await operator.get(path)).json()["waits_for"] is None
+
+
 async def test_a_limit_of_the_day_lets_a_batch_rest_and_a_limit_of_the_minute_does_not_count_it(
     jobs: Jobs, house: House, tables: Database, tenant: Key
 ) -> None:
@@ -288,8 +317,13 @@ async def test_a_limit_of_the_day_lets_a_batch_rest_and_a_limit_of_the_minute_do
 
     await until(rests, lambda: f"too little ran: {batch}", pause_s=0.1)
     await asyncio.sleep(1)  # whatever goes beyond would have come by then
+    batch = await jobs.api.batches.retrieve(batch.id)
+    assert batch.model_extra is not None
+    assert batch.model_extra["waits_for"]["code"] == "insufficient_quota", batch
+    assert "day" in batch.model_extra["waits_for"]["message"]
     cancelled = await jobs.ended(await jobs.api.batches.cancel(batch.id))
     assert (cancelled.request_counts.completed, cancelled.request_counts.failed) == (3, 3)
+    assert not (cancelled.model_extra or {}).get("waits_for")
 
 
 async def test_webhooks_are_told_how_batches_end(
