@@ -14,10 +14,10 @@ import msgspec
 import structlog
 
 from gateway.batches.service import BatchError
-from gateway.batches.validator import MAX_FILE_BYTES
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, NewLine
 from gateway.db.pool import Database
+from gateway.domain.batches.line import MAX_FILE_BYTES
 
 log = structlog.get_logger(__name__)
 

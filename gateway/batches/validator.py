@@ -18,7 +18,6 @@ from typing import IO, Any
 import msgspec
 
 MAX_LINES = 50_000
-MAX_FILE_BYTES = 200 << 20
 MAX_ERRORS = 100
 MAX_CUSTOM_ID_CHARS = 512
 MAX_MODEL_CHARS = 512

@@ -1,10 +1,11 @@
-"""Checks the names that people give to files."""
+"""Checks the names that people give to files, and whether a file can be what it is for."""
 
 from __future__ import annotations
 
 import re
 
-from gateway.domain.errors import InvalidRequest
+from gateway.domain.batches.line import MAX_FILE_BYTES
+from gateway.domain.errors import BodyTooLarge, InvalidRequest
 
 MAX_NAME_CHARS = 255
 
@@ -26,3 +27,15 @@ def checked_name(name: str, purpose: str, param: str) -> str:
             "Invalid file format for Batch API. Must be .jsonl", param=param, code="invalid_file_format"
         )
     return name
+
+
+def check_size(num_bytes: int, purpose: str, param: str) -> None:
+    """Check that a file is not larger than its purpose allows.
+
+    Raises BodyTooLarge: when it is meant for a batch, and larger than the input of a batch may be.
+    """
+    if purpose == "batch" and num_bytes > MAX_FILE_BYTES:
+        raise BodyTooLarge(
+            f"A file of the purpose 'batch' has {MAX_FILE_BYTES} bytes at most, and this one has {num_bytes}.",
+            param=param,
+        )

@@ -10,6 +10,9 @@ import msgspec
 ATTEMPTS_PER_BEGIN = 8
 """The numbers of attempts that are reserved each time a line is begun: a request gets fewer attempts."""
 
+MAX_FILE_BYTES = 200 << 20
+"""The most bytes of an input file."""
+
 _ID_BYTES = 15
 
 

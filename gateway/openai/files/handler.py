@@ -20,7 +20,7 @@ from msgspec import UNSET
 from gateway.db.organization.audit import Author
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
-from gateway.files.names import checked_name
+from gateway.files.names import check_size, checked_name
 from gateway.files.service import File, Files
 from gateway.http.caller import Caller
 from gateway.http.download import open_download
@@ -89,6 +89,7 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
             )
             purpose, keep = _purpose(received.fields), _keep_seconds(received.fields)
             name = checked_name(received.name, purpose, "file")
+            check_size(part.num_bytes, purpose, "file")
             if not part.num_bytes:
                 raise InvalidRequest("The file is empty.", param="file", code="empty_file")
             await part.flush()

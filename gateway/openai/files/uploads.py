@@ -14,7 +14,7 @@ from litestar.response.base import ASGIResponse
 
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.files.content import FileContent
-from gateway.files.names import checked_name
+from gateway.files.names import check_size, checked_name
 from gateway.files.uploads import MAX_PART_BYTES, Upload, Uploads
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
@@ -45,6 +45,7 @@ def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTP
         """Begin an upload, which takes parts for an hour."""
         pace.take(caller.project_id)
         wire = await decoded(_CREATE, await bodies.read(request, caller))
+        check_size(wire.bytes, wire.purpose, "bytes")
         begun = await service.begin(
             caller.project_id,
             name=checked_name(wire.filename, wire.purpose, "filename"),

@@ -13,6 +13,7 @@ import pytest
 from gateway.content.keeper import Keeper, drop_content
 from gateway.db.files.parts import FORGOTTEN_S
 from gateway.db.pool import Database
+from gateway.domain.batches.line import MAX_FILE_BYTES
 from gateway.files.content import PIECE_BYTES
 from gateway.files.pieces import FolderPieces
 from gateway.files.stores import open_pieces
@@ -208,3 +209,14 @@ async def test_deleting_is_in_the_audit_log(
     log = (await operator.get(f"/audit_logs?resource_ids[]={made['id']}")).json()["data"]
     assert [row["type"] for row in log] == ["file.deleted"]
     assert log[0]["file.deleted"]["before"] == {"id": made["id"], "purpose": "batch", "bytes": len(LINE)}
+
+
+async def test_a_file_for_a_batch_that_is_too_large_is_refused_and_leaves_nothing(
+    client: httpx.AsyncClient, tables: Database, tenant: Key, house: House, full: bool
+) -> None:
+    if not full:
+        pytest.skip("sends 200 MiB: --full")
+    reply = await put(client, tenant, bytes(MAX_FILE_BYTES + 1))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (413, "file"), reply.text
+    await Sweeper(tables, store_of(house)).work()
+    assert await num_rows(tables, tenant) == 0

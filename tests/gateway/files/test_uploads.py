@@ -13,6 +13,7 @@ import pytest
 
 from gateway.db.files.uploads import drop_old_uploads
 from gateway.db.pool import Database
+from gateway.domain.batches.line import MAX_FILE_BYTES
 from gateway.files.sweeper import Sweeper
 from gateway.files.uploads import MAX_PENDING
 from tests.gateway.conftest import House
@@ -147,3 +148,13 @@ async def test_a_project_has_so_many_uploads_under_way(
     body = {"filename": "a.jsonl", "purpose": "batch", "bytes": 1, "mime_type": "x/y"}
     reply = await client.post("/v1/uploads", json=body, headers=tenant.headers)
     assert code_of(reply) == (429, None, "too_many_uploads")
+
+
+async def test_an_upload_for_a_batch_is_no_larger_than_the_input_of_a_batch(
+    client: httpx.AsyncClient, tenant: Key
+) -> None:
+    await begin(client, tenant, MAX_FILE_BYTES)
+    await begin(client, tenant, MAX_FILE_BYTES + 1, purpose="user_data")
+    body = {"filename": "a.jsonl", "purpose": "batch", "bytes": MAX_FILE_BYTES + 1, "mime_type": "text/jsonl"}
+    reply = await client.post("/v1/uploads", json=body, headers=tenant.headers)
+    assert code_of(reply) == (413, "bytes", "request_too_large")
