@@ -97,24 +97,22 @@ def request_id(project_id: str, model: str, number: int) -> str:
 
 
 class BrowserHouse(msgspec.Struct, frozen=True):
-    """A gateway with its database and engine, and the ids of what the database was seeded with.
-
-    url: the gateway's URL, without a slash at the end.
-    projects: ids of projects by name.
-    keys: an inference key of each project, by the project's name.
-    pool: the id of a pool whose replicas are still starting.
-    experiment: the id of a running experiment of acme's.
-    batch: the id of a batch of acme's that is half done and stays half done.
-    """
+    """A gateway with its database and engine, and the ids of what the database was seeded with."""
 
     url: str
+    """The gateway's URL, without a slash at the end."""
     dsn: str
     operator_key: str
     projects: dict[str, str]
+    """Ids of projects by name."""
     keys: dict[str, str]
+    """An inference key of each project, by the project's name."""
     pool: str
+    """The id of a pool whose replicas are still starting."""
     experiment: str
+    """The id of a running experiment of acme's."""
     batch: str
+    """The id of a batch of acme's that is half done and stays half done."""
     gateway: LiveGateway
     engine: FakeEngine
 

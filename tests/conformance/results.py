@@ -17,29 +17,27 @@ refused: the suite counts the case as failed, and the failure is meant; pytest's
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One case of a suite, with its outcome.
-
-    reason: why it was skipped or refused, or how it failed, in one line. figure: a figure that it measured, or "".
-    """
+    """One case of a suite, with its outcome."""
 
     name: str
     outcome: Outcome
     reason: str = ""
+    """The reason why the case was skipped, refused or failed, in one line."""
     figure: str = ""
+    """A figure that the case measured, or ""."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a suite: its cases, or the reason why it did not run.
-
-    versions: the versions of the suite's packages. not_run: the reason why nothing ran; then there are no cases. tree:
-    the hash of the sources under test, see tree.py; "" where they changed meanwhile.
-    """
+    """The result of a suite: its cases, or the reason why it did not run."""
 
     suite: str
     versions: list[str]
+    """The versions of the suite's packages."""
     cases: list[Case] = []
     not_run: str = ""
+    """The reason why nothing ran; then there are no cases."""
     tree: str = ""
+    """The hash of the sources under test, see tree.py; "" where the sources changed while the suite ran."""
 
     def count(self, outcome: Outcome) -> int:
         return sum(case.outcome == outcome for case in self.cases)

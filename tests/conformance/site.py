@@ -18,17 +18,15 @@ FEW_UNITS, ALL_UNITS = 200, 10_000
 
 
 class Site(msgspec.Struct, frozen=True):
-    """The server and its keys.
-
-    key: the key of a tenant without limits, which has the adapters `pirate` and `json`.
-    narrow_key: the key of a tenant that may have one request at a time.
-    broke_key: the key of a tenant whose budget is used up.
-    """
+    """The server and its keys."""
 
     url: str
     key: str
+    """The key of a tenant without limits, which has the adapters `pirate` and `json`."""
     narrow_key: str
+    """The key of a tenant that may have one request at a time."""
     broke_key: str
+    """The key of a tenant whose budget is used up."""
     num_units: int = FEW_UNITS
     """The number of units of the demo's experiment whose arms are compared."""
     model: str = BASE

@@ -23,29 +23,27 @@ PYTEST = "pytest==9.2.0"
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """One suite.
-
-    name: the name of the suite's results and environment.
-    what: one line on the part of the API that it uses.
-    runtime: "python" for an environment of its own with `packages`, of which the first is under test; "node" for the
-    one of clients/node/package.json; "repository" for this interpreter with its own versions of `packages`, for tests
-    that are part of `make test`.
-    scripts: the scripts for its runner, relative to `clients/`, or to this repository.
-    borrows: packages too large to install twice, taken from the environment that runs us.
-    plays: whether it runs against the engine that plays scripts (`scripted/`) instead of the demo.
-    commands: the programs of Node's packages that it runs.
-    """
+    """One suite."""
 
     name: str
+    """The name of the suite's results and environment."""
     title: str
     what: str
+    """One line on the part of the API that the suite uses."""
     runtime: Literal["python", "node", "repository"]
+    """The environment: "python" for one of its own with `packages`, of which the first is under test; "node" for the
+    one of clients/node/package.json; "repository" for this interpreter with its own versions of `packages`, for tests
+    that are part of `make test`."""
     packages: tuple[str, ...]
     scripts: tuple[str, ...]
+    """The scripts for the suite's runner, relative to `clients/`, or to this repository."""
     model: str | None = None
     borrows: tuple[str, ...] = ()
+    """Packages too large to install twice, taken from the environment that runs us."""
     plays: bool = False
+    """True if the suite runs against the engine that plays scripts (`scripted/`) instead of the demo."""
     commands: tuple[str, ...] = ()
+    """The programs of Node's packages that the suite runs."""
     timeout_s: float = 1800.0
 
     def versions(self) -> list[str]:

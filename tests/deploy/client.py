@@ -32,18 +32,16 @@ _END = b"\r\n0\r\n\r\n"
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """The outcome of one request.
-
-    wanted: the number of tokens asked for.
-    error: what ended the request early, in words.
-    spread_s: the seconds from the first piece of the reply to the last one.
-    """
+    """The outcome of one request."""
 
     seen: Received
     wanted: int
+    """The number of tokens asked for."""
     error: str = ""
+    """The reason why the request ended early, in words."""
     began_s: float = 0.0
     spread_s: float = 0.0
+    """The seconds from the first piece of the reply to the last one."""
 
     @property
     def is_whole(self) -> bool:

@@ -44,13 +44,11 @@ DRILLS: tuple[Drill, ...] = (
 
 
 class Row(msgspec.Struct):
-    """The line of one drill in the table.
-
-    verdict: "held", "BROKEN" with the reason as the outcome's remark, or "not here".
-    """
+    """The line of one drill in the table."""
 
     name: str
     verdict: str
+    """The outcome: "held", "BROKEN" with the reason as the outcome's remark, or "not here"."""
     seconds: float
     outcome: Outcome
 

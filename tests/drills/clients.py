@@ -28,14 +28,12 @@ KINDS = ("silent", "half a head", "dripping", "not reading")
 
 
 class ConnectionEnds(msgspec.Struct):
-    """The ways in which clients' connections ended.
-
-    took_s: the seconds until each client's connection was closed, by the client's kind. refused: the number of clients
-    that were never served.
-    """
+    """The ways in which clients' connections ended."""
 
     took_s: dict[str, list[float]] = {}
+    """The seconds until each client's connection was closed, by the client's kind."""
     refused: int = 0
+    """The number of clients that were never served."""
 
 
 async def client(kind: str, port: int, address: str, ends: ConnectionEnds) -> None:

@@ -24,16 +24,16 @@ NUM_BEFORE, NUM_AFTER = 20, 40
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """The figures of a drill that held.
-
-    outcomes: the number of requests by their outcome. silence_s: the longest time without an answer. back_after_s: from
-    the end of the fault to the next answer. remark: further words for the table.
-    """
+    """The figures of a drill that held."""
 
     outcomes: dict[str, int] = {}
+    """The number of requests by their outcome."""
     silence_s: float = 0.0
+    """The longest time without an answer, in seconds."""
     back_after_s: float = 0.0
+    """Seconds from the end of the fault to the next answer."""
     remark: str = ""
+    """Further words for the table."""
 
 
 def tell(text: str) -> None:
@@ -46,16 +46,14 @@ class CannotRun(Exception):
 
 
 class Drill(msgspec.Struct, frozen=True):
-    """A drill.
-
-    run: takes an empty folder that every user can pass through.
-
-    Raises AssertionError: when a promise is broken.
-    """
+    """A drill: a promise of the product, and the run that tries to break it."""
 
     name: str
     promise: str
     run: Callable[[Path, random.Random], Outcome]
+    """Run the drill in an empty folder that every user can pass through.
+    Raises AssertionError: when a promise is broken.
+    """
     small: Callable[[Path, random.Random], Outcome] | None = None
 
 

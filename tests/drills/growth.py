@@ -16,30 +16,27 @@ MIB = 1 << 20
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The measured sizes of an installation at one moment.
-
-    at_s: the seconds since the run began. rows: the number of rows of each table that has any.
-    """
+    """The measured sizes of an installation at one moment."""
 
     at_s: float
+    """The seconds since the run began."""
     rss_bytes: dict[str, int]
     descriptors: dict[str, int]
     rows: dict[str, int]
+    """The number of rows of each table that has any."""
     num_files: int
     file_bytes: int
 
 
 class Slope(msgspec.Struct, frozen=True):
-    """The growth of a value by the median of all pairs of moments, and the scatter of the values about that line.
-
-    is_flat: whether the growth over the run is no more than the scatter, or than 2 % of the value.
-    """
+    """The growth of a value by the median of all pairs of moments, and the scatter of the values about that line."""
 
     first: float
     last: float
     per_hour: float
     noise: float
     is_flat: bool
+    """True if the growth over the run is no more than the scatter, or than 2 % of the value."""
 
 
 def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample:

@@ -34,14 +34,13 @@ TRIES = 2
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a measurement.
-
-    rounds: in each the victim is alone and then beside noise, phase_s each. num_events: usage to report.
-    """
+    """The size of a measurement."""
 
     rounds: int
+    """The number of rounds. In a round the victim is alone and then beside noise, phase_s seconds each."""
     phase_s: float
     num_events: int
+    """The number of usage events in the ledger, about which the noise asks for reports."""
 
 
 FULL, SMALL = Size(6, 4.0, 300_000), Size(3, 4.0, 30_000)

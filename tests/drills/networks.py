@@ -35,14 +35,12 @@ SUBNETS = {"database": "10.213.77", "engines": "10.213.78"}
 
 
 class Cables(msgspec.Struct, frozen=True):
-    """The cables of a ground.
-
-    namespace: the gateways' network namespace.
-    devices: the network devices of this side, by what is behind them.
-    """
+    """The cables of a ground."""
 
     namespace: str
+    """The gateways' network namespace."""
     devices: dict[str, str]
+    """The network devices of this side, by what is behind them."""
 
     @contextmanager
     def cut(self, what: str) -> Iterator[None]:

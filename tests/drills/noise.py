@@ -43,17 +43,17 @@ CONTEXT = 32_768
 
 
 class Site(msgspec.Struct, frozen=True):
-    """The gateways and keys that the noise uses.
-
-    ports: the ports of the gateways. key: the noisy tenant's key. month: Unix seconds between which there is usage to
-    report."""
+    """The gateways and keys that the noise uses."""
 
     ports: list[int]
+    """The ports of the gateways."""
     operator_key: str
     reader_key: str
     key: Key
+    """The noisy tenant's key."""
     folder: str
     month: tuple[int, int] = (0, 1)
+    """The first and the last moment of the usage to report, in Unix seconds."""
 
     @property
     def project(self) -> str:
@@ -65,16 +65,14 @@ Act = Callable[[], Awaitable[int]]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of noise.
-
-    client: returns what the client of a number does again and again. done: the statuses of requests that were carried
-    out, rather than refused cheaply.
-    """
+    """A kind of noise."""
 
     name: str
     num_clients: int
     client: Callable[[Site, int], Act]
+    """Return the call that the client of a number makes again and again."""
     done: frozenset[int] = frozenset({200})
+    """The statuses of requests that were carried out, rather than refused cheaply."""
 
 
 def request(method: str, path: str, body: bytes, secret: str, content_type: str = "application/json") -> bytes:

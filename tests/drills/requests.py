@@ -77,14 +77,13 @@ class ExpensiveRequest(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a measurement.
-
-    one_in: one in this many of the expensive requests is sent, drawn at random. rounds: the number of pairs of phases,
-    one without the expensive requests and one beside them, of phase_s seconds each.
-    """
+    """The size of a measurement."""
 
     one_in: int = 1
+    """N: one in N of the expensive requests is sent, drawn at random."""
     rounds: int = 6
+    """The number of pairs of phases, one without the expensive requests and one beside them, of phase_s seconds
+    each."""
     phase_s: float = 12.0
 
 

@@ -32,12 +32,10 @@ SHARE = 0.7
 
 
 class Stretch(msgspec.Struct):
-    """The figures of ten minutes of the soak that ran to their end.
-
-    installation: a number that changes where another installation was started.
-    """
+    """The figures of ten minutes of the soak that ran to their end."""
 
     installation: int
+    """A number that changes where another installation was started."""
     seconds: float
     outcomes: dict[str, int]
     faults: dict[str, int]

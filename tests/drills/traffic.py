@@ -25,14 +25,14 @@ ANSWER_S = 60.0
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The end of one request, with its outcome.
-
-    at_s: the time by the monotonic clock. took_s: the seconds since the request began. outcome: in words.
-    """
+    """The end of one request, with its outcome."""
 
     at_s: float
+    """The time of the end, by the monotonic clock."""
     took_s: float
+    """The seconds since the request began."""
     outcome: str
+    """The outcome in words."""
 
 
 class Traffic:

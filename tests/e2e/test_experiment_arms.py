@@ -57,14 +57,12 @@ class AnsweredRequest(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A project whose experiment's arms identify themselves.
-
-    says: the characters of each text, by adapter and version.
-    """
+    """A project whose experiment's arms identify themselves."""
 
     project_id: str
     key: str
     says: dict[tuple[str, int], str]
+    """The characters of each text, by adapter and version."""
     made: StartedExperiment
 
     def check(self, unit: str, reply: httpx.Response, text: str) -> AnsweredRequest:

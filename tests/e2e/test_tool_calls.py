@@ -27,13 +27,11 @@ OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class Reply(msgspec.Struct):
-    """The text and the tool calls of one reply.
-
-    calls: names and arguments.
-    """
+    """The text and the tool calls of one reply."""
 
     content: str | None
     calls: list[tuple[str, str]]
+    """The name and the arguments of each tool call."""
     finish_reason: str
     token_ids: list[int]
 

@@ -11,13 +11,11 @@ from engine.sequence import ChunkResult
 
 
 class ComputedStep(msgspec.Struct):
-    """A step that is finished at its launch.
-
-    tell: called with what is waited for, "half" or "results"; may raise.
-    """
+    """A step that is finished at its launch."""
 
     results: Many[ChunkResult] = ()
     tell: Callable[[str], None] = lambda awaited: None
+    """Called with the name of the event that is waited for, "half" or "results"; may raise an error."""
 
     def await_half(self) -> None:
         self.tell("half")

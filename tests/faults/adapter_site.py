@@ -36,27 +36,25 @@ AFTER_CONTENT_S = 0.1
 
 
 class Promises(msgspec.Struct):
-    """The promises in replies before the gateway was killed.
-
-    ready: adapters and versions that a reply called ready. current: the version of `STEADY` that a reply called
-    current. gone: names of adapters whose removal was confirmed.
-    """
+    """The promises in replies before the gateway was killed."""
 
     ready: list[tuple[str, int]] = []
+    """Adapters and versions that a reply called ready."""
     current: int | None = None
+    """The version of `STEADY` that a reply called current."""
     gone: list[str] = []
+    """Names of adapters whose removal was confirmed."""
 
 
 class UnfinishedTasks(msgspec.Struct):
-    """The numbers of unfinished tasks after the kills.
-
-    num_claims: probes that a dead gateway had begun. num_imports: imports that no gateway worked on. num_contents:
-    contents of the store that no version referred to.
-    """
+    """The numbers of unfinished tasks after the kills."""
 
     num_claims: int = 0
+    """Probes that a dead gateway had begun."""
     num_imports: int = 0
+    """Imports that no gateway worked on."""
     num_contents: int = 0
+    """Contents of the store that no version referred to."""
 
     def __add__(self, other: UnfinishedTasks) -> UnfinishedTasks:
         return UnfinishedTasks(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

@@ -19,14 +19,12 @@ NUM_EVENTS = 20
 
 
 class History(msgspec.Struct, frozen=True):
-    """A tenant with a closed month.
-
-    sha256: the hash of each of the month's exports, by kind.
-    """
+    """A tenant with a closed month."""
 
     organization_id: str
     project_id: str
     sha256: dict[str, str]
+    """The hash of each of the month's exports, by kind."""
 
 
 async def close_a_month(dsn: str) -> History:

@@ -43,13 +43,12 @@ from tests.installation.waiting import until
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a round.
-
-    num_lines: the lines of each batch. num_batches: the batches that run at once.
-    """
+    """The size of a round."""
 
     num_lines: int
+    """The lines of each batch."""
     num_batches: int
+    """The batches that run at once."""
     num_kills: int
 
 

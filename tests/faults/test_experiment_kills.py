@@ -70,14 +70,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A project with an experiment.
-
-    says: the text that each adapter and version answers with.
-    """
+    """A project with an experiment."""
 
     key: Key
     made: StartedExperiment
     says: dict[tuple[str, int], str]
+    """The text that each adapter and version answers with."""
 
     def request(self, unit: str, *, is_stream: bool) -> bytes:
         body: dict[str, Any] = {"model": "support-bot", "prompt": PROMPT, "max_tokens": 2, "user": unit}

@@ -17,14 +17,12 @@ BOUNDS = Bounds(max_rank=64, max_bytes=24 << 20)
 
 
 class Case(NamedTuple):
-    """An adapter to refuse.
-
-    build: makes the adapter in an empty folder and returns the path to inspect.
-    reason: a text that the refusal must contain.
-    """
+    """An adapter to refuse."""
 
     build: Callable[[Path], Path]
+    """Make the adapter in an empty folder, and return the path to inspect."""
     reason: str
+    """A text that the refusal must contain."""
 
 
 def config_bytes(**changes: Any) -> bytes:

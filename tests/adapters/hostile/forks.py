@@ -25,24 +25,21 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A task for a fork.
-
-    numbers: the numbers that the task expects for the descriptors that are sent along; the first is stdout.
-    """
+    """A task for a fork."""
 
     argument: bytes
     limits: Limits
     numbers: list[int]
+    """The numbers that the task expects for the descriptors that are sent along; the first is stdout."""
 
 
 class ForkExit(msgspec.Struct, frozen=True):
-    """The exit of a fork.
-
-    status: the exit code, or the negative number of a signal. cpu_s: user and system time of the fork.
-    """
+    """The exit of a fork."""
 
     status: int
+    """The exit code, or the negative number of a signal."""
     cpu_s: float
+    """User and system time of the fork."""
 
 
 class Forks:

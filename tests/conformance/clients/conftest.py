@@ -9,18 +9,18 @@ import pytest
 
 
 class Place(NamedTuple):
-    """The server that clients use: models and keys.
-
-    model: the model to ask. base: the base model. narrow_key: a key with one request at a time. broke_key: a key with a
-    spent budget.
-    """
+    """The server that clients use: models and keys."""
 
     url: str
     key: str
     narrow_key: str
+    """A key with one request at a time."""
     broke_key: str
+    """A key with a spent budget."""
     model: str
+    """The model to ask."""
     base: str
+    """The base model."""
 
 
 @pytest.fixture(scope="session")

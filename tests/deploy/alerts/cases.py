@@ -9,18 +9,17 @@ Series = dict[str, str]
 
 
 class Case(NamedTuple):
-    """The cases of one alert.
-
-    fires, silent: series after whose `minutes` the alert fires, or is silent.
-    window: the label of the alert, which may have several.
-    step_minutes: the minutes from sample to sample.
-    """
+    """The cases of one alert."""
 
     fires: Series
+    """Series after whose `minutes` the alert fires."""
     silent: Series
+    """Series after whose `minutes` the alert is silent."""
     minutes: int = 20
     window: str = ""
+    """The label `window` of the alert that is meant, where several alerts have one name."""
     step_minutes: int = 1
+    """The minutes from sample to sample."""
 
 
 def _requests(failed: int, cut: int, num: int) -> Series:

@@ -12,16 +12,15 @@ ALL_WINDOWS_WITHIN_S = 420.0
 
 
 class Cause(NamedTuple):
-    """A fault, and the alerts that it causes.
-
-    fires: the alerts that have to fire. beside: others that may, since the fault is their cause, too. within_s: the
-    seconds within which all have to fire.
-    """
+    """A fault, and the alerts that it causes."""
 
     fault: Fault
     fires: set[tuple[str, str]]
+    """The alerts that have to fire."""
     beside: set[str] = frozenset()  # type: ignore[assignment]
+    """Alerts that may fire as well, since the fault is their cause, too."""
     within_s: float = FIRES_WITHIN_S
+    """The seconds within which all alerts of `fires` have to fire."""
 
 
 def _in_all_windows(name: str) -> set[tuple[str, str]]:

@@ -30,17 +30,17 @@ def signatures(rng: random.Random) -> Iterator[Signature]:
 
 
 class Adapter(msgspec.Struct):
-    """The history of one adapter.
-
-    versions: the signatures of versions that can be asked for. current, previous: numbers of versions.
-    """
+    """The history of one adapter."""
 
     name: str
     timeline: Timeline = msgspec.field(default_factory=Timeline)
     versions: dict[int, Signature] = {}
+    """The signatures of versions that can be asked for, by number."""
     by_version: dict[int, Timeline] = {}
     current: int = 0
+    """The number of the current version; 0 without one."""
     previous: int = 0
+    """The number of the version that was current before; 0 without one."""
 
 
 class Tenant:

@@ -95,19 +95,19 @@ class Conversation:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The recorded outcome of all requests.
-
-    kept, acknowledged: the engine's statistics before usage was acknowledged, and after. drained: the answer to a
-    request that ran while the engine was asked to end. exit_code: the exit code of the engine's process.
-    """
+    """The recorded outcome of all requests."""
 
     requests: dict[str, GenerateRequest]
     ended: list[str]
     answers: dict[str, Answer]
     kept: EngineStats
+    """The engine's statistics before usage was acknowledged."""
     acknowledged: EngineStats
+    """The engine's statistics after usage was acknowledged."""
     drained: Answer
+    """The answer to a request that ran while the engine was asked to end."""
     exit_code: int
+    """The exit code of the engine's process."""
 
 
 def arrivals(tenants: Tenants) -> list[GenerateRequest]:

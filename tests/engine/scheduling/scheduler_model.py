@@ -92,15 +92,13 @@ class CountingMatcher:
 
 
 class ExpectedAnswer(msgspec.Struct, frozen=True):
-    """The answer that one choice must get, as if it ran alone.
-
-    produced: the tokens shown and the token that stops the choice.
-    reason: "error" where the choice must fail.
-    """
+    """The answer that one choice must get, as if it ran alone."""
 
     shown: list[int]
     produced: list[int]
+    """The tokens shown and the token that stops the choice."""
     reason: str
+    """The finish reason; "error" where the choice must fail."""
 
 
 def expected_choice(

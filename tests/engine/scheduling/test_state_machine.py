@@ -89,10 +89,7 @@ class Oracle:
 
 
 class LiveRequest(msgspec.Struct):
-    """A running request, with the expected and the actual output of each choice.
-
-    ended: the indexes of choices that are over.
-    """
+    """A running request, with the expected and the actual output of each choice."""
 
     request: GenerateRequest
     expected: list[ExpectedAnswer]
@@ -100,6 +97,7 @@ class LiveRequest(msgspec.Struct):
     counted: list[int]
     kept: list[int | None]
     ended: set[int] = msgspec.field(default_factory=set)
+    """The indexes of choices that are over."""
 
     @property
     def num_alive(self) -> int:

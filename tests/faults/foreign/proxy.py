@@ -40,14 +40,12 @@ _TOKENS = re.compile(rb'"completion_tokens": *\d+')
 
 
 class ProxiedRequest(msgspec.Struct, frozen=True):
-    """One request for a generation that went through the proxy.
-
-    at_s: the time by the loop's clock.
-    """
+    """One request for a generation that went through the proxy."""
 
     id: str
     fault: Fault | None
     at_s: float
+    """The time at which the request came, by the loop's clock."""
 
 
 class FaultProxy:

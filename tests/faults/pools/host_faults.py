@@ -29,18 +29,16 @@ ONE_IN = 8
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault that has begun.
-
-    what: the fault in words.
-    away: gateways that cannot serve before it is over.
-    unheard: gateways that hear nothing of one engine before it is over.
-    begun_s: the time of its beginning by the monotonic clock.
-    """
+    """A fault that has begun."""
 
     what: str
+    """The fault in words."""
     away: tuple[int, ...] = ()
+    """Gateways that cannot serve before the fault is over."""
     unheard: tuple[int, ...] = ()
+    """Gateways that hear nothing of one engine before the fault is over."""
     begun_s: float = msgspec.field(default_factory=time.monotonic)
+    """The time of the fault's beginning by the monotonic clock."""
 
 
 Context = AbstractAsyncContextManager[Fault]
@@ -48,16 +46,14 @@ BOTH = (0, 1)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of fault.
-
-    lasts_s: the seconds to choose from; (0,) where the product mends the fault by itself.
-    can_be_long: True if the fault may also last for longer than half a minute, after which the product acts otherwise.
-    """
+    """A kind of fault."""
 
     name: str
     begin: Callable[[Hosts, random.Random], Context]
     lasts_s: tuple[float, ...] = SOON_S
+    """The seconds to choose from; (0,) where the product mends the fault by itself."""
     can_be_long: bool = False
+    """True if the fault may also last for longer than half a minute, after which the product acts otherwise."""
 
     def duration_s(self, rng: random.Random) -> float:
         """Draw the duration of a fault of this kind in seconds."""

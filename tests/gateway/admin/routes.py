@@ -278,19 +278,17 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One method of one path.
-
-    path: a pattern with {name} for each parameter.
-    access: None where the route declares none.
-    query: the parameters of a route outside of the admin API.
-    is_documented: whether the OpenAPI document has the route; it has none of the dashboard's files.
-    """
+    """One method of one path."""
 
     method: str
     path: str
+    """A pattern with {name} for each parameter."""
     access: Access | None
+    """The declaration of the route; None where the route has none."""
     query: tuple[str, ...] = ()
+    """The parameters of a route outside of the admin API."""
     is_documented: bool = True
+    """True if the OpenAPI document has the route; the document has none of the dashboard's files."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

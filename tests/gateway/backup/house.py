@@ -22,16 +22,14 @@ from tests.gateway.metering.records import BEGUN, ended
 
 
 class House(msgspec.Struct, frozen=True):
-    """An installation on the tests' server.
-
-    key_sha256: the hash of a key that works in the installation.
-    """
+    """An installation on the tests' server."""
 
     installation: Installation
     installation_id: str
     dsn: str
     digests: list[str]
     key_sha256: bytes
+    """The hash of a key that works in the installation."""
 
     @property
     def environ(self) -> dict[str, str]:

@@ -23,10 +23,7 @@ DAY = 24
 
 
 class Batch(msgspec.Struct, eq=False):
-    """A simulated batch.
-
-    is_allowed: whether the capacity is enough for its deadline.
-    """
+    """A simulated batch."""
 
     tenant: str
     arrives_s: float
@@ -34,6 +31,7 @@ class Batch(msgspec.Struct, eq=False):
     lines: list[tuple[int, int]]
     work: float
     is_allowed: bool
+    """True if the capacity is enough for its deadline."""
     asker: Asker
 
     @property

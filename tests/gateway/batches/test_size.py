@@ -38,13 +38,11 @@ AT_ONCE, GET_EVERY_S = 20, 0.03  # a project may ask for 50 a second
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A gateway in a process of its own.
-
-    produced: the file to which the engine writes the id of each token's request.
-    """
+    """A gateway in a process of its own."""
 
     fleet: Fleet
     produced: Path
+    """The file to which the engine writes the id of each token's request."""
     tenant: Key
 
     @property

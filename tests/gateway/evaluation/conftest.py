@@ -21,14 +21,12 @@ NUMBERS = itertools.count(1)
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A project with metrics and an experiment, on one gateway.
-
-    client: sends requests with the project's key.
-    """
+    """A project with metrics and an experiment, on one gateway."""
 
     house: House
     key: Key
     client: httpx.AsyncClient
+    """The client that sends requests with the project's key."""
     conn: asyncpg.Connection
     experiment_id: str
 

@@ -28,15 +28,13 @@ def connect(house: House) -> socket.socket:
 
 
 class RawReply(msgspec.Struct, frozen=True):
-    """A parsed reply.
-
-    chunks: the body's chunks as they were framed, without the last one; None where a length was given.
-    """
+    """A parsed reply."""
 
     status_line: str
     headers: dict[str, str]
     body: bytes
     chunks: list[bytes] | None
+    """The body's chunks as they were framed, without the last one; None where a length was given."""
 
     @property
     def events(self) -> list[str]:

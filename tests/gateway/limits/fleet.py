@@ -29,13 +29,11 @@ JUMPS_S = (0, 3600, -3600)
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Running gateways over one database.
-
-    urls: the URLs of the gateways.
-    """
+    """Running gateways over one database."""
 
     dsn: str
     urls: list[str]
+    """The URLs of the gateways."""
     gateways: list[GatewayProcess]
 
 

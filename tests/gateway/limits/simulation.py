@@ -42,18 +42,16 @@ PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A row of the ledger.
-
-    used: the usage in each account that the row counts in.
-    is_final: whether the count is the engine's own; any other count may be replaced by it.
-    """
+    """A row of the ledger."""
 
     tenant: str
     index: int
     usage: Usage
     instant_ns: int
     used: Mapping[Key, int]
+    """The usage in each account that the row counts in."""
     is_final: bool = True
+    """True if the count is the engine's own, which replaces any other count."""
 
 
 class World:
@@ -166,18 +164,16 @@ class World:
 
 
 class AdmittedRequest(msgspec.Struct, eq=False):
-    """An admitted request.
-
-    worst: the most that the request can use of each account.
-    ended: the usage of each part that has ended.
-    """
+    """An admitted request."""
 
     tenant: str
     reservation: Reservation
     gateway: Gateway
     worst: dict[Key, int] = msgspec.field(default_factory=dict)
+    """The most that the request can use of each account."""
     places: tuple[Key, ...] = ()
     ended: dict[int, Usage] = msgspec.field(default_factory=dict)
+    """The usage of each part that has ended."""
 
     def __post_init__(self) -> None:
         work = self.reservation.work
@@ -188,17 +184,16 @@ class AdmittedRequest(msgspec.Struct, eq=False):
 
 
 class LostPart(msgspec.Struct, eq=False):
-    """A part whose engine was lost by its gateway.
-
-    final: the engine's own count. comes_s: when the engine's count reaches the gateway; or never. given_up_s: when the
-    gateway stops waiting for that count.
-    """
+    """A part whose engine was lost by its gateway."""
 
     running: AdmittedRequest
     index: int
     final: Event | None
+    """The engine's own count."""
     comes_s: float
+    """The time at which the engine's count reaches the gateway; infinite: never."""
     given_up_s: float
+    """The time at which the gateway stops waiting for that count."""
     is_told: bool = False
 
 

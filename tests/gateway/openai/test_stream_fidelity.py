@@ -37,14 +37,12 @@ def num_requests(full: bool) -> int:
 
 
 class ItemJson(msgspec.Struct):
-    """One choice of a reply.
-
-    logprobs: the four lists of a completion, or the tokens of a chat.
-    """
+    """One choice of a reply."""
 
     text: str = ""
     finish_reason: str | None = None
     logprobs: dict[str, list[Any]] = msgspec.field(default_factory=dict)
+    """The four lists of a completion, or the tokens of a chat."""
 
     def add(self, choice: dict[str, Any]) -> None:
         message = choice.get("delta") or choice.get("message") or {}

@@ -23,10 +23,7 @@ PROMPT = list(range(65, 85))
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One answer to a streamed request.
-
-    versions: the version that each choice came from.
-    """
+    """One answer to a streamed request."""
 
     gateway: int
     started_s: float
@@ -34,6 +31,7 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     adapter: str
     versions: tuple[int, ...]
+    """The version that each choice came from."""
 
 
 class Traffic:

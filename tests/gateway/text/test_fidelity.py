@@ -28,14 +28,12 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A random sequence of tokens.
-
-    texts: the text after each number of tokens, beginning with no token. Each text but the last has whole
-        characters alone; the last is the text of all tokens.
-    """
+    """A random sequence of tokens."""
 
     ids: list[int]
     texts: list[str]
+    """The text after each number of tokens, beginning with no token. Each text but the last has whole characters alone;
+    the last is the text of all tokens."""
     stop: tuple[str, ...]
     min_tokens: int
 

@@ -51,16 +51,15 @@ def test_each_expert_has_the_bits_of_its_own_product(
 
 
 class Adapters(NamedTuple):
-    """Adapters on two projections.
-
-    factors: the addresses of the matrices; sizes: the sizes of the projections' outputs.
-    """
+    """Adapters on two projections."""
 
     a: Tensor
     bs: tuple[Tensor, ...]
     scalings: Tensor
     factors: NDArray[np.void]
+    """The addresses of the matrices."""
     sizes: tuple[int, ...]
+    """The sizes of the projections' outputs."""
     alone: Tensor
     """The memory that factors point to, kept alive."""
 

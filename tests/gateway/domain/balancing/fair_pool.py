@@ -30,15 +30,13 @@ class Gateway:
 
 
 class RunningRequest(msgspec.Struct):
-    """A running request in the simulation.
-
-    counted: completion tokens that its gateway has counted.
-    """
+    """A running request in the simulation."""
 
     gateway: Gateway
     asked: Asked
     weight: float
     counted: int = 0
+    """Completion tokens that the gateway of the request has counted."""
 
 
 class FairPool:

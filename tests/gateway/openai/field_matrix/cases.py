@@ -35,15 +35,14 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 class ObservedEffects(msgspec.Struct, frozen=True):
-    """The observed effects of a request.
-
-    reply: the reply's JSON; the events in order if the reply is a stream. engine: the request that the engine got, or
-    None if it got none. prompt: the text of the prompt's tokens, or of the reply's.
-    """
+    """The observed effects of a request."""
 
     reply: Any
+    """The reply's JSON; the events in order if the reply is a stream."""
     engine: GenerateRequest | None
+    """The request that the engine got, or None if it got none."""
     prompt: str = ""
+    """The text of the prompt's tokens, or of the reply's."""
 
     @property
     def ends_for_assistant(self) -> bool:
@@ -72,37 +71,33 @@ Check = Callable[[ObservedEffects], object]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One value of a field, and how it is answered.
-
-    beside: other fields that the value needs.
-    seen: returns whether an honoured value had its effect.
-    param: the field that a refusal names, where it is not the field's own name.
-    status: the status of a refusal.
-    """
+    """One value of a field, and how it is answered."""
 
     value: Any
     outcome: Outcome
     beside: dict[str, Any] = {}
+    """Other fields that the value needs."""
     seen: Check | None = None
+    """Tell whether an honoured value had its effect."""
     param: str | None = None
+    """The field that a refusal names, where it is not the field's own name."""
     status: int = 400
+    """The status of a refusal."""
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a request with its cases.
-
-    name: a path, as `param` shows it.
-    note: a note for readers.
-    """
+    """A field of a request with its cases."""
 
     endpoint: str
     name: str
+    """A path, as `param` shows it."""
     valid: tuple[Case, ...] = ()
     edge: tuple[Case, ...] = ()
     invalid: tuple[Case, ...] = ()
     null: tuple[Case, ...]
     wrong_type: tuple[Case, ...]
     note: str = ""
+    """A note for readers."""
 
     @property
     def cases(self) -> dict[str, tuple[Case, ...]]:
