@@ -141,12 +141,15 @@ class Device(msgspec.Struct, frozen=True):
     """A device with its base model loaded and its memory divided."""
 
     num_blocks: int
+    """The blocks of the KV cache."""
     max_model_len: int
+    """The most prompt and completion tokens of one sequence."""
     token_bytes: int
     """The bytes of one token's keys and values."""
     adapter_bytes: int
     """Bytes for adapters in slots."""
     transfers: Transfers
+    """The copies of adapters to the device."""
     choose: Choose
     """Chooses token ids from logits on the device."""
     make_path: Callable[[AdapterIn], DevicePath]

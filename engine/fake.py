@@ -114,6 +114,7 @@ class _Running(msgspec.Struct):
 
     request: GenerateRequest
     started_s: float
+    """The time at which the request was begun, by the loop's clock."""
     num_cached_tokens: int
     num_sent: list[int]
     """The number of tokens of each choice that were sent."""

@@ -34,6 +34,7 @@ class ServedElsewhere(msgspec.Struct, frozen=True):
     """A command that tells the service which tenants got on other replicas of the pool."""
 
     services: dict[str, Service]
+    """The service of each tenant, by its id."""
 
 
 class Wake(msgspec.Struct, frozen=True):

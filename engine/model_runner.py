@@ -175,8 +175,11 @@ class LaunchedStep(msgspec.Struct, frozen=True):
     wanted: list[ChunkRows]
     """The rows of each chunk, in that order."""
     halfway: Event
+    """The event that the device reaches in the middle of the step."""
     tokens: PendingTokens | None
+    """The tokens that the step chooses; None where it chooses none."""
     scores: list[PendingLogprobs]
+    """The log-probabilities of prompts' tokens, in parts of LOGPROB_ROWS rows."""
     pooled: list[FetchedTensor | None]
     """The pooled hidden states of each chunk, in that order."""
 

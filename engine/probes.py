@@ -48,6 +48,7 @@ class _Side(msgspec.Struct, eq=False):
 
     request: GenerateRequest
     token_ids: list[int] = []
+    """The tokens of the completion so far."""
     logprobs: list[float] = []
     """The log-probabilities of the prompt's tokens but the first, then of the completion's."""
     error: EngineError | None = None
@@ -63,8 +64,11 @@ class _Probe(msgspec.Struct, eq=False):
     """A probe of one adapter that is under way."""
 
     key: str
+    """The key of the adapter's content."""
     since_s: float
+    """The time at which the probe was asked for, by the monotonic clock."""
     load_seconds: float = 0.0
+    """Seconds that the load of the adapter took."""
     sides: tuple[_Side, _Side] | None = None
     """The generation with the adapter and the one without it; None until the adapter is resident."""
 

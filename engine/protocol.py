@@ -51,15 +51,15 @@ ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_reject
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A grammar that the completion's text must match, enforced token by token.
-
-    source: the schema as JSON text for `json_schema`, nothing for `json_object` (any JSON object), the expression for
-    `regex`, a JSON list of strings for `choice`, the grammar for `lark` (llguidance's dialect, EBNF included), a
-    `CallGrammar` as JSON for `tool_calls`.
-    """
+    """A grammar that the completion's text must match, enforced token by token."""
 
     kind: Literal["json_schema", "json_object", "regex", "choice", "lark", "tool_calls"]
     source: str = ""
+    """The grammar's text, by its kind.
+    The schema as JSON text for `json_schema`; nothing for `json_object` (any JSON object); the expression for `regex`;
+    a JSON list of strings for `choice`; the grammar for `lark` (llguidance's dialect, EBNF included); a `CallGrammar`
+    as JSON for `tool_calls`.
+    """
 
 
 class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -88,50 +88,69 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """
 
     tools: list[CallableTool]
+    """The tools that may be called."""
     end: str
+    """The text after a call's arguments."""
     trigger: str | int = ""
+    """The text that begins the calls, or the id of a special token that does; "": nothing does."""
     opening: str = ""
+    """The text between the trigger and the first call."""
     separator: str = ""
+    """The text between two calls."""
     closing: str = ""
+    """The text after the last call."""
     marks: dict[str, int] = {}
+    """The ids of special tokens within the other pieces, by the tokens' letters."""
     max_calls: int = 1
+    """The most calls of one completion."""
     must_call: bool = False
+    """True: the completion is calls alone. False: it may be text instead, of text_schema if there is one; without a
+    text_schema, text may also stand before the calls if the trigger is not empty."""
     text_schema: dict[str, Any] | None = None
+    """The JSON schema that text instead of calls must fit; None: any text."""
     text_label: str = ""
+    """The name of text_schema in refusals."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The way in which the next token is chosen. The gateway has validated every bound stated here.
-
-    temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in [0, 1], 0 takes the most likely token; min_p in [0, 1].
-    max_tokens >= 1, or 0 where only the prompt is wanted (num_prompt_logprobs, pooling).
-    min_tokens <= max_tokens: before it, no end-of-sequence and no stop id can be chosen.
-    presence_penalty and frequency_penalty in [-2, 2] act on the completion's tokens, repetition_penalty > 0 on the
-    prompt's as well; logit_bias in [-100, 100] by token id; allowed_token_ids: no other can be chosen, () allows all;
-    not beside a grammar.
-    seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
-    stop_token_ids end the sequence, the stopping id being counted but no part of the completion (`Delta`); ignore_eos
-    disables the model's own.
-    num_logprobs, num_prompt_logprobs: the number of most likely tokens that come with each token of the completion, and
-    of the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
-    """
+    """The way in which the next token is chosen. The gateway has validated every bound stated here."""
 
     max_tokens: int
+    """The most tokens of the completion, at least 1; 0 where only the prompt is wanted (num_prompt_logprobs,
+    pooling)."""
     temperature: float = 1.0
+    """The divisor of the logits, at least 0; 0 always takes the most likely token."""
     top_p: float = 1.0
+    """In [0, 1]: the least probability that the likeliest tokens to choose from have together; 0 takes the most likely
+    token, 1 is off."""
     top_k: int = 0
+    """The number of likeliest tokens to choose from; 0 or -1 is off."""
     min_p: float = 0.0
+    """In [0, 1]: the least probability of a token, as a part of the likeliest token's; 0 is off."""
     seed: int | None = None
+    """The seed of the draws, with which the same prompt gives the same tokens; None draws from the engine's own
+    entropy."""
     min_tokens: int = 0
+    """The number of tokens, at most max_tokens, before which no end of sequence and no stop id can be chosen."""
     stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the sequence. The stopping token is counted, but is no part of the completion (`Delta`)."""
     ignore_eos: bool = False
+    """True: the model's own end of sequence does not end the completion."""
     presence_penalty: float = 0.0
+    """In [-2, 2]: subtracted from the logit of each token that the completion has."""
     frequency_penalty: float = 0.0
+    """In [-2, 2]: subtracted from a token's logit once for each time that the completion has it."""
     repetition_penalty: float = 1.0
+    """Above 0: makes tokens of the prompt and of the completion less likely; below 1, more likely."""
     logit_bias: dict[int, float] = {}
+    """In [-100, 100] by token id: added to the logits."""
     allowed_token_ids: tuple[int, ...] = ()
+    """The only tokens that can be chosen; () allows all. Not beside a grammar."""
     num_logprobs: int | None = None
+    """The number of most likely tokens that come with each token of the completion, at most MAX_LOGPROBS; None asks for
+    no log-probabilities. They are those of the unmodified distribution."""
     num_prompt_logprobs: int | None = None
+    """The number of most likely tokens that come with each token of the prompt, as for num_logprobs."""
     grammar: Grammar | None = None
 
 
@@ -160,6 +179,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     adapter: str = ""
     """The content key of the adapter (`adapters.ref`); "" for the base."""
     n: int = 1
+    """The number of completions."""
     pooling: Pooling | None = None
     """The pooling of the final hidden states: the first token's, the last one's, or the mean of all; score: what the
     head of a model that ranks makes of them, one number."""
@@ -170,6 +190,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     weight: float = 1.0
     """Above 0: the share of service that the tenant is due relative to others while the engine is saturated."""
     attempt: int = 0
+    """The number of the attempt at the request, by which usage tells several attempts apart."""
     meter: bytes = b""
     """Opaque bytes that come back with the usage, so that any gateway can bill a request it never saw."""
     predicted_token_ids: list[int] = []
@@ -178,6 +199,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     An engine that speculates takes its drafts from it; it has no effect on the text.
     """
     batch: BatchTerms | None = None
+    """The terms of a request in the batch band; None for an interactive one."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,11 +214,15 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     discarded_tokens: int = 0
     """Tokens that ran past a stop, and are not billed."""
     queue_ms: float = 0.0
+    """Milliseconds from the request's arrival until the engine began to compute it."""
     prefill_ms: float = 0.0
+    """Milliseconds from the beginning of the computation to the first token."""
     decode_ms: float = 0.0
+    """Milliseconds from the first token to the end."""
     adapter_wait_ms: float = 0.0
     """The part of queue_ms spent waiting for the adapter alone."""
     adapter_load_bytes: int = 0
+    """Bytes of the adapter if it was loaded for this request, else 0."""
     draft_tokens: int = 0
     """Tokens that speculation proposed."""
     accepted_draft_tokens: int = 0
@@ -212,6 +238,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     logprob: float
     top_token_ids: list[int]
     top_logprobs: list[float]
+    """The log-probability of each of `top_token_ids`, the most likely first."""
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -222,6 +249,7 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     num_completion_tokens: int
     """The number of the choice's completion tokens so far, those of this delta included."""
     index: int = 0
+    """The index of the choice."""
     logprobs: list[TokenLogprobs] | None = None
     """The log-probabilities of each token id, if they were asked for."""
     finish_reason: FinishReason | None = None
@@ -244,7 +272,9 @@ class EngineError(msgspec.Struct, frozen=True):
     fault of the engine.
     """
     message: str
+    """The reason in words, for the client."""
     retry_after_s: float | None = None
+    """Seconds after which the request may be sent again; None: not known."""
     label: str = ""
     """The client's name of the refused part of the request, where it has one."""
 
@@ -278,9 +308,13 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_model_len: int
     """The most prompt and completion tokens of one sequence."""
     max_num_seqs: int
+    """The most choices that run at once."""
     max_waiting: int
+    """The most choices that may wait besides."""
     block_size: int
+    """The tokens of one block of the KV cache."""
     num_blocks: int
+    """The blocks of the KV cache."""
 
 
 class TenantStats(msgspec.Struct, frozen=True, array_like=True):
@@ -311,11 +345,14 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """Choices of the batch band that the engine wants to hold, running and waiting, so as never to run out of them
     between two heartbeats."""
     kv_blocks_used: int = 0
+    """Blocks of the KV cache that sequences hold."""
     kv_blocks_total: int = 0
     preemptions_total: int = 0
+    """Times that a choice gave its memory up to others and had to wait again."""
     prompt_tokens_total: int = 0
     """Prompt tokens computed. Tokens that are computed again after a preemption count again."""
     generation_tokens_total: int = 0
+    """Completion tokens generated."""
     batch_prompt_tokens_total: int = 0
     """Tokens of `prompt_tokens_total` that were computed for the batch band."""
     batch_generation_tokens_total: int = 0
@@ -373,7 +410,9 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hit_tokens_total: int = 0
     """Prompt tokens found in the prefix cache."""
     draft_tokens_total: int = 0
+    """Tokens that speculation proposed."""
     accepted_draft_tokens_total: int = 0
+    """Proposed tokens that became part of a completion."""
     tenants: dict[str, TenantStats] = {}
     """The busiest tenants, by opaque id."""
     resident_adapters: list[str] = []
@@ -400,6 +439,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The first message. Gateways that share a database_id may take over each other's unacknowledged usage."""
 
     version: int
+    """The gateway's `PROTOCOL_VERSION`."""
     gateway_id: str
     database_id: str
     """The id of the gateway's database; "" for an agent, whose requests are probes: their usage is neither kept nor
@@ -424,6 +464,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """The number of that choice's completion tokens that count (a stop string was found in the text after them), the
     rest being discarded; None counts all."""
     index: int | None = None
+    """The index of the choice to stop; None stops the whole request."""
 
 
 class AckUsage(msgspec.Struct, frozen=True, tag="ack"):
@@ -464,6 +505,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The engine's answer to a hello that it accepts."""
 
     version: int
+    """The engine's `PROTOCOL_VERSION`."""
     engine_id: str
     model_digest: str
     limits: EngineLimits
@@ -513,6 +555,7 @@ class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=Tr
 
     digest: str
     resident: bool
+    """True if the adapter is on the device."""
     error: str | None = None
     """The reason why a load or a probe failed."""
     code: ErrorCode | None = None
@@ -520,6 +563,7 @@ class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=Tr
     probed: bool = False
     """True: the status answers a LoadAdapter with probe, and has either an error or a probe."""
     probe: AdapterProbe | None = None
+    """The outcome of the probe; None without one."""
 
 
 class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):

@@ -71,6 +71,7 @@ class Sequence(msgspec.Struct, eq=False):
     """The request's seed plus index, or one drawn for it plus index."""
     arrived_s: float
     index: int = 0
+    """The index of the choice in its request."""
     matcher: Matcher | None = None
     """The matcher that enforces the request's grammar on the completion, once it is compiled."""
     drafter: Drafter | None = None
@@ -104,13 +105,17 @@ class Sequence(msgspec.Struct, eq=False):
     snapshots: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The snapshots that nobody else knows of yet, in order: the number of tokens before each, and its slot."""
     adapter_slot: int | None = None
+    """The number of the adapter's slot on the device; None for the base, and before the sequence starts."""
     adapter_load_bytes: int = 0
+    """Bytes of the adapter if it was loaded for this sequence, else 0."""
     prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
     """The prompt's log-probabilities, gathered over its chunks (see `ChunkResult`) until they are sent."""
     pooled: NDArray[np.float32] | None = None
     """The pooled hidden states, gathered over the prompt's chunks (see `ChunkResult`) until they are sent."""
     num_draft_tokens: int = 0
+    """The number of tokens that were guessed."""
     num_accepted_drafts: int = 0
+    """The number of guesses that became part of the completion."""
     num_kept_tokens: int | None = None
     """Set by an abort: the number of completion tokens that count; None counts all."""
     num_given_up: int = 0

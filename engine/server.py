@@ -71,8 +71,10 @@ class Session(msgspec.Struct):
     """A connected gateway."""
 
     gateway_id: str
+    """The id by which the gateway calls itself."""
     database_id: str
     silence: Silence
+    """The time without a message, after which the gateway counts as lost."""
     key: str = ""
     """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
@@ -88,9 +90,11 @@ class InFlight(msgspec.Struct, frozen=True):
     """The facts about a running request by which its usage is billed, whichever gateway is connected when it ends."""
 
     gateway: bytes
+    """The identity of the gateway's connection, as ZeroMQ routes by it."""
     database_id: str
     attempt: int
     meter: bytes
+    """The request's opaque bytes, which come back with its usage."""
     num_batch_choices: int
     """The number of choices if the request is of the batch band, else 0."""
     arrived_unix_ns: int = 0
@@ -101,8 +105,10 @@ class Successor(msgspec.Struct, frozen=True):
     """A request that waits for the end of an earlier attempt at it, which another gateway had sent."""
 
     gateway: bytes
+    """The identity of the gateway's connection, as ZeroMQ routes by it."""
     request: GenerateRequest
     arrived_unix_ns: int
+    """When the request arrived, in Unix nanoseconds, where it is traced; else 0."""
 
 
 class EngineServer:

@@ -18,10 +18,14 @@ MAX_AGE_S = 24 * 3600.0
 
 
 class _Entry(msgspec.Struct):
+    """A record that no gateway has acknowledged."""
+
     record: UsageRecord
     database_id: str
     holder: bytes
+    """The connection of the gateway that is to acknowledge it."""
     stored_at_s: float
+    """The time at which the record was stored, by the monotonic clock."""
 
 
 class UsageBook:

@@ -30,11 +30,13 @@ class Trace(msgspec.Struct):
 
     request: GenerateRequest
     sent_s: float
+    """The time at which the request was sent, by the monotonic clock."""
     token_ids: list[int] = msgspec.field(default_factory=list)
     arrived_s: list[float] = msgspec.field(default_factory=list)
     """The time of each token of token_ids; a step with drafts brings several at once."""
     final: Final | None = None
     ended_s: float = math.inf
+    """The time at which the request ended, by the same clock; infinity while it runs."""
 
     @property
     def ttft_s(self) -> float:

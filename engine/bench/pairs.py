@@ -22,9 +22,10 @@ class Pair(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The bound of a figure: the largest value that passes, or the smallest one."""
+    """The bound of a figure."""
 
     value: float
+    """The largest value that passes; the smallest one where `is_least`."""
     is_least: bool = False
 
     def __str__(self) -> str:

@@ -77,15 +77,16 @@ class NotGguf(ValueError):
 
 
 class GgufTensor(msgspec.Struct, frozen=True):
-    """One tensor of a file.
-
-    shape: the sizes in the order of Hugging Face's checkpoints, inputs last. offset: bytes from the file's beginning.
-    """
+    """One tensor of a file."""
 
     format: str
+    """The name of the format, such as `Q4_K`."""
     shape: tuple[int, ...]
+    """The sizes in the order of Hugging Face's checkpoints, inputs last."""
     offset: int
+    """The place of the tensor, in bytes from the file's beginning."""
     row_bytes: int
+    """The bytes of one row of inputs."""
 
     @property
     def num_bytes(self) -> int:

@@ -29,16 +29,24 @@ class RopeParameters(msgspec.Struct, frozen=True):
     """The rotary embedding of one model (Su et al., 2021)."""
 
     theta: float
+    """The base of the frequencies."""
     kind: str = "default"
     """default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
     2023); longrope (Ding et al., 2024)."""
     factor: float = 1.0
+    """The factor by which the context is longer than in training."""
     low_freq_factor: float = 1.0
+    """Llama 3.1: wavelengths above original_max_position divided by this number are stretched in full."""
     high_freq_factor: float = 4.0
+    """Llama 3.1: wavelengths below original_max_position divided by this number stay as they are."""
     original_max_position: int = 0
+    """The context length in training, in tokens; 0: not told."""
     beta_fast: float = 32.0
+    """YaRN: dimensions with more rotations than this over the training context stay as they are."""
     beta_slow: float = 1.0
+    """YaRN: dimensions with fewer rotations than this over the training context are stretched in full."""
     truncate: bool = True
+    """YaRN: True rounds the bounds of the dimensions in between to whole ones."""
     attention_factor: float = 1.0
     """The factor of cos and sin."""
     rotary_dim: int = 0
@@ -96,6 +104,7 @@ class Scheme(msgspec.Struct, frozen=True):
     kind: Literal["float8", "int"]
     """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is subtracted first."""
     bits: int
+    """The bits of one number."""
     rows: int
     """The outputs that share a scale; 0: all."""
     inputs: int
@@ -168,7 +177,9 @@ class Experts(msgspec.Struct, frozen=True):
     """The experts of each layer, of which a router chooses some for each token."""
 
     number: int
+    """The number of experts of a layer."""
     chosen: int
+    """The number of experts chosen for each token."""
     normalized: bool
     """True where the weights of the chosen experts sum to 1; False where those of all experts do.
 

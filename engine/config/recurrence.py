@@ -18,13 +18,17 @@ class Recurrence(msgspec.Struct, frozen=True):
     layers: tuple[int, ...]
     """The layers that have a state, in order. All others attend."""
     num_key_heads: int
+    """The number of heads of queries and keys."""
     num_heads: int
     """The number of heads of values, each of which has a state [key_dim, value_dim]."""
     key_dim: int
+    """The size of a query and of a key."""
     value_dim: int
+    """The size of a value."""
     conv_width: int
     """The number of tokens that the convolution sees, the present one included."""
     has_conv_bias: bool = False
+    """True where the convolution has a bias."""
     has_proj_bias: bool = False
     """True where the products before and after have biases."""
     is_grouped: bool = False

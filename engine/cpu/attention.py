@@ -29,6 +29,7 @@ class View(NamedTuple):
 
     table: int
     window: int | None
+    """The number of tokens that a row sees, itself included; None: all."""
 
 
 class PrefillRows(msgspec.Struct, frozen=True):

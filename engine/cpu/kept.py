@@ -41,20 +41,24 @@ class DamagedFile(Exception):
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One matrix.
-
-    parts: kind, outputs and bytes of each part; offset: the place of the first part, which the others follow.
-    """
+    """One matrix of the file."""
 
     num_inputs: int
     parts: list[tuple[int, int, int]]
+    """The kind, the number of outputs and the bytes of each part."""
     offset: int
+    """The place of the first part in the file, in bytes; the other parts follow."""
     digest: str
+    """The digest of the parts' bytes."""
 
 
 class _Table(msgspec.Struct, frozen=True):
+    """The table of the file's matrices."""
+
     made_of: str
+    """The text that tells the model and the format from others (`made_of`)."""
     matrices: dict[str, _Entry]
+    """The matrices by name."""
 
 
 def file_of(model_dir: str | Path, kind: str) -> Path:

@@ -33,11 +33,12 @@ FactorsOf = Callable[[LoadedAdapter], Mapping[GroupKey, NDArray[np.void]]]
 
 
 class Span(NamedTuple):
-    """Rows [first, last) of a table; take as in `kernels.lora.Run`."""
+    """Rows [first, last) of a table."""
 
     first: int
     last: int
     take: Tensor | None
+    """The rows of the batch that the span has, as in `kernels.lora.Run`."""
 
 
 class TableBatch:

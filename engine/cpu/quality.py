@@ -46,9 +46,11 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     model_digest: str
     format: str
     num_tokens: int
+    """The number of the text's tokens."""
     divergence_nats: float
     """The mean Kullback-Leibler divergence of float32's predictions to these."""
     perplexity_ratio: float
+    """The perplexity of the text in the format, divided by that in float32."""
 
     @property
     def holds(self) -> bool:

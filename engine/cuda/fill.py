@@ -62,6 +62,7 @@ class Extent(NamedTuple):
     prefill_context: int
     """The longest context of chunks of prompts."""
     with_adapters: bool = False
+    """True if some row has an adapter."""
 
     @property
     def num_rows(self) -> int:
@@ -101,6 +102,7 @@ class _LastStep(NamedTuple):
     tables: list[list[list[int]]]
     """The sequences' own block tables, which grow, by their numbers."""
     output_rows: Many[int]
+    """The rows whose hidden states were wanted, which chose the tokens."""
 
 
 class Filler:

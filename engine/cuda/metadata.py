@@ -40,27 +40,28 @@ class StepShape(NamedTuple):
 
 
 class StepFields(NamedTuple, Generic[T]):
-    """The integers of one step: arrays on the host, tensors on the device.
-
-    token_ids, angles: [N] int64, token_ids as in `kernels.gpu.fed_tokens`; angles: the rows of the tables of angles,
-    which are positions, or those of long sequences.
-    slots: [G, N] int64, -1 for a row that is padding.
-    block_tables [G, B, M], context_lens [B], query_starts [B + 1]: int32, as in `kernels.gpu.attention`.
-    tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
-    rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`.
-    output_rows: [W] int64.
-    """
+    """The integers of one step: arrays on the host, tensors on the device. For the sizes see `StepShape`."""
 
     token_ids: T
+    """[N] int64, the token of each row, as in `kernels.gpu.fed_tokens`."""
     angles: T
+    """[N] int64, the row of the tables of angles: the position, or for a long sequence a row of its own tables."""
     slots: T
+    """[G, N] int64, the cache slot of each row; -1 for a row that is padding."""
     output_rows: T
+    """[W] int64, the rows whose hidden states are wanted."""
     context_lens: T
+    """[B] int32, as in `kernels.gpu.attention`."""
     query_starts: T
+    """[B + 1] int32, as in `kernels.gpu.attention`."""
     tiles: T
+    """[T, 2] int32, as in `kernels.gpu.query_tiles`."""
     rows: T
+    """[N] int32, as in `kernels.gpu.work_list`."""
     chunks: T
+    """[C, 3] int32, as in `kernels.gpu.work_list`."""
     block_tables: T
+    """[G, B, M] int32, as in `kernels.gpu.attention`."""
 
 
 def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]]]:

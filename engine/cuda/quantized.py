@@ -29,6 +29,7 @@ class _Part(NamedTuple):
 
     first: int
     size: int
+    """The number of outputs."""
     weight: Weight
 
 

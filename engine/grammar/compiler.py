@@ -61,6 +61,8 @@ class Compiled(msgspec.Struct, frozen=True):
 
 
 class _Job(msgspec.Struct, frozen=True):
+    """A grammar that waits to be compiled for a request."""
+
     request_id: str
     tenant: str
     grammar: Grammar

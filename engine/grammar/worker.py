@@ -38,6 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """Either text, which compiles within the limits, or the reason why there is none."""
 
     text: str = ""
+    """The grammar as llguidance's text."""
     error: str | None = None
     label: str = ""
     """The client's name of the part at fault."""

@@ -170,8 +170,11 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False, weakref=True):
     scalings: dict[GroupKey, tuple[float, ...]]
     """{(layer, group): one scaling for each adapted projection}."""
     num_bytes: int
+    """Bytes of memory that the weights take."""
     layout: AdapterLayout = AdapterLayout({}, {})
+    """The places of the matrices in `weights`."""
     weights: Tensor = msgspec.field(default_factory=lambda: torch.empty(0))
+    """The elements of all matrices, one after the other."""
     groups: dict[GroupKey, GroupWeights] = {}
     """Views of the weights."""
     arrivals: Sequence[Event] = ()

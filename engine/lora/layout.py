@@ -25,6 +25,7 @@ class FusedPart(NamedTuple):
     source: str
     """The name of the tensor."""
     first: int
+    """The first row in the tensor."""
     num_rows: int
     """The rows of the tensor."""
 

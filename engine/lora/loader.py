@@ -283,7 +283,9 @@ class _Part(NamedTuple):
 
     module: AdapterModule
     outputs: slice
+    """The outputs of the module that belong to the projection."""
     of_expert: ExpertModule | None = None
+    """The expert; None for a module of a linear."""
 
     def of_experts(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Return the places of the part's matrices in A's [E, r, in] and B's [E, r, out] of all experts."""

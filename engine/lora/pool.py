@@ -57,10 +57,12 @@ class _Ended(msgspec.Struct, frozen=True):
 
     key: str
     adapter: LoadedAdapter | None
+    """The adapter; None where there is an error."""
     error: EngineError | None
     on_device: bool
     """True for a copy to the device, False for a load into the host tier."""
     seconds: float
+    """Seconds that the job took."""
 
 
 class AdapterPool:

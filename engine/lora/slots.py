@@ -20,7 +20,9 @@ class Slot(msgspec.Struct, eq=False):
     """One slot for an adapter."""
 
     index: int
+    """The number of the slot on the device."""
     key: str
+    """The key of the adapter's content (`adapters.ref`)."""
     since_s: float
     """The time at which the adapter was asked for."""
     adapter: LoadedAdapter | None = None
@@ -30,7 +32,9 @@ class Slot(msgspec.Struct, eq=False):
     num_bytes: int = 0
     """Bytes of the device's budget that it takes."""
     references: int = 0
+    """The number of running sequences that use the adapter."""
     last_used_s: float = 0.0
+    """The time at which a sequence last used the adapter, by the monotonic clock."""
     fresh: bool = True
     """True until the adapter is used."""
     closing: bool = False

@@ -48,6 +48,7 @@ class StateRows(msgspec.Struct, frozen=True):
     slots: Tensor
     """[num_singles] int64, the slots that hold the states after the step."""
     runs: Many[Run]
+    """The rows of chunks, in order."""
 
     @classmethod
     def of(cls, plan: Plan, put: Callable[[Ints], Tensor]) -> StateRows:

@@ -53,7 +53,9 @@ class SourceNote(msgspec.Struct, frozen=True):
     """The source of a prepared folder."""
 
     format: int
+    """The version of the note's format."""
     kind: str
+    """The kind of the source, such as a GGUF file or a repository of the hub."""
     identity: str
     """A text that changes when the source does, such as a digest."""
 

@@ -18,8 +18,11 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
     chunk: Chunk
     sampled: range
+    """The rows whose logits choose a token."""
     scored: range
+    """The rows of prompt tokens whose log-probabilities are wanted."""
     pooled: range
+    """The rows whose hidden states are pooled."""
 
     @property
     def num_rows(self) -> int:

@@ -422,10 +422,12 @@ class BatchWork:
 
 
 class _Peaks(msgspec.Struct):
-    """The largest numbers of a minute: blocks of interactive requests, and sequences of the band in a step."""
+    """The largest numbers of a minute."""
 
     num_blocks: int = 0
+    """Blocks of interactive requests."""
     num_rows: int = 0
+    """Sequences of the band in one step."""
 
 
 def _service(chunk: Chunk) -> float:

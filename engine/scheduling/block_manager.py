@@ -30,6 +30,7 @@ class _Prefix(NamedTuple):
     """Blocks that are in the cache, one after the other, up to a number of blocks from the sequence's beginning."""
 
     end: int
+    """The number of blocks from the sequence's beginning, with which a sequence can start."""
     blocks: list[list[int]]
     """The last blocks before the end, of each table."""
     num_known: int = 0

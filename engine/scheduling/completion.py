@@ -23,7 +23,9 @@ class Progress(msgspec.Struct):
     num_new: int = 0
     """New completion tokens, the stopping one included."""
     delta: Delta | None = None
+    """The new tokens to send; None where there are none."""
     finish_reason: FinishReason | None = None
+    """The reason of the sequence's end; None where it goes on."""
     error: EngineError | None = None
 
 

@@ -52,12 +52,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one engine."""
 
     max_num_seqs: int
+    """The most choices that run at once."""
     max_batched_tokens: int
+    """The most tokens of one step."""
     max_waiting: int
     """The most choices that may wait, beyond the max_num_seqs that run."""
     max_model_len: int
+    """The most prompt and completion tokens of one sequence."""
     vocab_size: int
     eos_token_ids: frozenset[int]
+    """The tokens by which the model ends a sequence."""
     token_bytes: int
     """Bytes of one token's keys and values, the unit in which adapter loads are charged."""
     task: Literal["text", "embed", "rerank"] = "text"

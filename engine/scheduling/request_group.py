@@ -22,10 +22,13 @@ class RequestGroup(msgspec.Struct, eq=False):
     num_alive: int
     """The number of choices that have not ended."""
     arrived_s: float
+    """The time of the request's arrival, by the monotonic clock."""
     compiling: bool = False
+    """True while the request's grammar is compiled."""
     num_cached_tokens: int = 0
     """The cached tokens that the first admission of the request found."""
     adapter_wait_s: float = 0.0
+    """Seconds that the first choice waited for the adapter alone."""
 
     @classmethod
     def of(cls, request: GenerateRequest, seed: int, now_s: float) -> RequestGroup:

@@ -45,7 +45,9 @@ class StepLoad(msgspec.Struct):
     num_rows: int = 0
     """Sequences, drafts included."""
     num_prompt_tokens: int = 0
+    """Tokens of parts of prompts."""
     num_context_tokens: int = 0
+    """Cached tokens that the rows attend to, summed over all sequences."""
 
     @classmethod
     def of(cls, decodes: Iterable[Chunk], prefills: Iterable[Chunk]) -> StepLoad:
@@ -77,9 +79,13 @@ class StepCosts(NamedTuple):
     """The coefficients of the fit of step times at one moment, in seconds."""
 
     base_s: float
+    """Seconds of any step."""
     row_s: float
+    """Seconds of a sequence or draft."""
     prompt_token_s: float
+    """Seconds of a prompt token."""
     context_token_s: float
+    """Seconds of a cached token that is attended to."""
 
     def seconds(self, load: StepLoad) -> float:
         """Return how long a step will take."""

@@ -53,9 +53,10 @@ _KINDS: dict[Format, int] = {"int8": 0, "int4": 1}
 
 
 class PartMemory(NamedTuple):
-    """The memory of those outputs of a matrix that have one format. kind: the format's number in `native/product.h`."""
+    """The memory of those outputs of a matrix that have one format."""
 
     kind: int
+    """The format's number in `native/product.h`."""
     num_outputs: int
     memory: memoryview
 

@@ -13,12 +13,16 @@ from engine.bench.workload import Workload
 
 
 class Round(NamedTuple):
-    """Milliseconds of the engine and of llama.cpp, and of their processor time, for a token or for a prompt."""
+    """The milliseconds of both sides for one token, or for one prompt."""
 
     ours: float
+    """Milliseconds of the engine."""
     theirs: float
+    """Milliseconds of llama.cpp."""
     our_processor: float
+    """Milliseconds of processor time of the engine."""
     their_processor: float
+    """Milliseconds of processor time of llama.cpp."""
 
 
 class Turns:

@@ -35,9 +35,13 @@ class Case(msgspec.Struct):
     adapters: list[str]
     """The adapters of the short requests, one after the other."""
     gaps_s: list[float] = []
+    """Seconds between successive tokens of the streams."""
     ttfts_s: list[float] = []
+    """Seconds to the first token of each short request."""
     adapters_by_step: list[set[str]] = []
+    """The adapters that each step computed with."""
     num_loads: int = 0
+    """The number of adapters that were loaded."""
 
 
 def measure_loads(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:

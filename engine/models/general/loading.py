@@ -22,16 +22,14 @@ from engine.models.general.interface import STEPS
 
 
 class Kind(NamedTuple):
-    """A kind of models of transformers.
-
-    auto: the class that makes such models.
-    unused: beginnings of names of weights that may be missing, since nothing is computed by them.
-    beside: beginnings of names of tensors that files may have besides, such as a head for training.
-    """
+    """A kind of models of transformers."""
 
     auto: Any
+    """The class that makes such models."""
     unused: tuple[str, ...] = ()
+    """Beginnings of the names of weights that may be missing, since nothing is computed by them."""
     beside: tuple[str, ...] = ()
+    """Beginnings of the names of tensors that files may have besides, such as a head for training."""
 
 
 DECODERS = Kind(AutoModelForCausalLM)

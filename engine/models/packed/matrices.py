@@ -14,16 +14,16 @@ from torch import Tensor
 
 
 class Float8Matrix(NamedTuple):
-    """A matrix of numbers in e4m3.
-
-    numbers [out, in] float8_e4m3fn; scales [out / rows, in / inputs] float32, rounded up.
-    rows, inputs: the outputs and inputs that share a scale, not more than there are.
-    """
+    """A matrix of numbers in e4m3."""
 
     numbers: Tensor
+    """[out, in] float8_e4m3fn."""
     scales: Tensor
+    """[out / rows, in / inputs] float32, both sizes rounded up."""
     rows: int
+    """The number of outputs that share a scale, at most all."""
     inputs: int
+    """The number of inputs that share a scale, at most all."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,18 +40,19 @@ class Float8Matrix(NamedTuple):
 
 
 class IntMatrix(NamedTuple):
-    """A matrix of integers of 4 or 8 bits.
-
-    integers [out, in] uint8; scales [out, G] float32; zeros [out, G] uint8.
-    inputs: the inputs of a group; groups [in] int64: the group of each input; None: they lie in order.
-    """
+    """A matrix of integers of 4 or 8 bits."""
 
     integers: Tensor
+    """[out, in] uint8."""
     scales: Tensor
+    """[out, G] float32, the scale of each group of inputs."""
     zeros: Tensor
+    """[out, G] uint8, the zero point of each group, which is subtracted first."""
     bits: int
     inputs: int
+    """The number of inputs of a group."""
     groups: Tensor | None = None
+    """[in] int64, the group of each input; None: the groups lie in order."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -29,15 +29,16 @@ QUANTIZE_BLOCK = 1024
 
 
 class Float8Weight(NamedTuple):
-    """A matrix [O, K] as the kernel reads it.
-
-    numbers [O, K] float8_e4m3fn; scales [ceil(O / rows), G] fp32; stretch: inputs of a scale, 0: all.
-    """
+    """A matrix [O, K] as the kernel reads it."""
 
     numbers: Tensor
+    """[O, K] float8_e4m3fn."""
     scales: Tensor
+    """[ceil(O / rows), G] fp32, G stretches of inputs."""
     rows: int
+    """The number of outputs that share a scale."""
     stretch: int
+    """The number of inputs that share a scale; 0: all."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,13 +47,12 @@ class Float8Weight(NamedTuple):
 
 
 class Float8Rows(NamedTuple):
-    """Rows of inputs: numbers [N, K] in float8_e4m3fn with scales [N, G], or in a wider dtype without scales.
-
-    Rows have any stride.
-    """
+    """Rows of inputs, which have any stride."""
 
     numbers: Tensor
+    """[N, K], in float8_e4m3fn where there are scales, else in a wider dtype."""
     scales: Tensor | None
+    """[N, G] fp32, G stretches of inputs; None where the numbers are not quantized."""
 
 
 def quantize_reference(x: Tensor, stretch: int) -> Float8Rows:
@@ -229,7 +229,9 @@ class Float8Blocks(NamedTuple):
     """Block sizes and launch settings of a product."""
 
     block_o: int
+    """The outputs of a tile."""
     block_n: int
+    """The rows of a tile."""
     num_warps: int
     num_stages: int
 

@@ -27,18 +27,20 @@ STEPS = (128, 64, 32)
 
 
 class Int4Weight(NamedTuple):
-    """A matrix [O, K] as the kernel reads it.
-
-    packed [O, K / 2] uint8; scales [G, O] fp16, bf16 or fp32; zeros [G, O] uint8; order [K] int32 or None.
-    inputs: the number of inputs of a group, a multiple of step.
-    """
+    """A matrix [O, K] as the kernel reads it, in G groups of inputs."""
 
     packed: Tensor
+    """[O, K / 2] uint8."""
     scales: Tensor
+    """[G, O] fp16, bf16 or fp32."""
     zeros: Tensor
+    """[G, O] uint8."""
     order: Tensor | None
+    """[K] int32, the place of each input in the rows; None: inputs lie in order."""
     inputs: int
+    """The number of inputs of a group, a multiple of step."""
     step: int
+    """The number of inputs that are multiplied at once, one of STEPS."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -159,7 +161,9 @@ class Int4Blocks(NamedTuple):
     """Block sizes and launch settings of a product."""
 
     block_o: int
+    """The outputs of a tile."""
     block_n: int
+    """The rows of a tile."""
     num_warps: int
     num_stages: int
 
