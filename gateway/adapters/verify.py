@@ -27,6 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
     name: str
     version: int
     digest: str
+    """The digest of the version's content."""
     detail: str
     """The fault of the content in words."""
 

@@ -36,9 +36,12 @@ class FileStamp(msgspec.Struct, frozen=True, array_like=True):
     inode: int
     mode: int
     num_links: int
+    """The number of hard links to the file."""
     size_bytes: int
     modified_ns: int
+    """The time of the last change of the content, in Unix nanoseconds."""
     changed_ns: int
+    """The time of the last change of the inode, in Unix nanoseconds."""
 
 
 class AdapterFiles(msgspec.Struct, frozen=True):

@@ -64,6 +64,7 @@ class _Rest(msgspec.Struct, frozen=True):
     until_s: float
     """The time in seconds of the event loop's clock."""
     num_failed: int
+    """The number of imports of these files that have failed, one after the other."""
 
 
 class Watcher(Worker):

@@ -61,6 +61,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     permission: Permission | None
     """The permission that a caller needs; None: everybody who is logged in may call the route, about themselves."""
     query: tuple[str, ...] = ()
+    """The query parameters that the route knows; any other one is refused."""
     headers: tuple[str, ...] = ()
     """The headers that the route reads, all of them needed."""
     body: type[msgspec.Struct] | None = None

@@ -60,17 +60,25 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     bases: Bases
     """The base models that this gateway serves."""
     version: str
+    """The version of Lorikeet."""
     max_adapter_bytes: int
+    """The largest content of an adapter, in bytes."""
     disk: DiskReserve
     """The free room on the disk that uploads go to."""
     max_body_bytes: int
+    """The largest body of a request, in bytes."""
     private_webhooks: bool
+    """True if webhooks may be at private addresses."""
     health: Callable[[], Health]
+    """The function that returns the health of this gateway's engines."""
     engines: Callable[[], list[EngineSnapshot]]
+    """The function that returns the present state of each engine."""
     replica_healths: Callable[[], Mapping[str, Health]]
     """The function that returns the health of each replica that this gateway is connected to, by the replica's id."""
     journal: Callable[[], JournalState]
+    """The function that returns the state of this gateway's journal."""
     reconcile: Callable[[], Awaitable[Reconciliation]]
+    """The function that compares the engines' counts with the ledger."""
     contents: RequestContents
     responses: StoredResponses
     conversations: Conversations

@@ -41,11 +41,13 @@ class LaunchRequest(msgspec.Struct, frozen=True):
     generation: int
     """The number of this start among the starts of the replica; a later start has a higher one."""
     model_dir: str
+    """The folder of the base model."""
     base_digest: str
     """The digest of the model that the folder must hold."""
     device: str = "auto"
     """The device, in the words of the engine's setting `device`."""
     num_cpus: int = 1
+    """The number of processors for the engine."""
     memory_bytes: int = 0
     """Memory of the machine that an engine on processors takes, by the estimate."""
     labels: Mapping[str, str] = {}

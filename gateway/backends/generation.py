@@ -81,6 +81,7 @@ class Piece(msgspec.Struct, frozen=True):
     index: int
     """The number of the choice, from 0."""
     text: str
+    """The new text."""
     tokens: list[Token] = []
     """The tokens of the text, with log-probabilities, where these were asked for."""
     finish_reason: FinishReason | None = None

@@ -37,7 +37,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The public name of the base model."""
     state: State
     detail: str
-    """The state in words."""
+    """The reason for the state, in words; "" where there is none."""
     since: int
     """Unix seconds at which the state began."""
     stats: EngineStats | None = None

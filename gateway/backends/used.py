@@ -10,8 +10,10 @@ class UsedAmounts(msgspec.Struct, frozen=True):
 
     tenant: str
     weight: float
+    """The weight of the request (`GenerateRequest.weight`)."""
     prompt_tokens: int
     """Computed prompt tokens, the cached ones left aside."""
     completion_tokens: int
+    """Completion tokens, those included that were computed after the end of the text."""
     adapter_bytes: int
     """Bytes of the adapter that were loaded for the request."""

@@ -36,6 +36,7 @@ class Backlog(NamedTuple):
 
     ends_at_s: float
     work: float
+    """The work of all lines that are left."""
 
 
 def find_late(backlogs: Iterable[tuple[Backlog, T]], work_per_s: float, now_s: float) -> tuple[bool, list[T]]:

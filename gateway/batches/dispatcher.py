@@ -73,12 +73,14 @@ TOO_LATE = Verdict(
 
 
 class _Work(msgspec.Struct, eq=False):
-    """A batch that this gateway works on. began_s: by the clock of the event loop."""
+    """A batch that this gateway works on."""
 
     batch: LeasedBatch
     stage: Stage
     must_rest: asyncio.Event
+    """The event after which no line of the batch is begun."""
     began_s: float
+    """The time at which the work began, by the clock of the event loop."""
     task: asyncio.Task[None] | None = None
     """The task that works on the batch; None before it has begun."""
 

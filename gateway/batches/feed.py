@@ -62,18 +62,19 @@ ANY = ""
 
 
 class Asker(msgspec.Struct, eq=False):
-    """A batch that asks for places, updated while its lines run.
-
-    ends_at_s: when it expires, by the clock of the feed. num_left: the lines left by base model, or ANY. batch_id: the
-    id by which `Feed.hopeless` names it.
-    """
+    """A batch that asks for places, updated while its lines run."""
 
     project_id: str
     ends_at_s: float
+    """The time at which the batch expires, by the clock of the feed."""
     num_left: dict[str, int]
+    """The number of lines that are left, by base model, or ANY."""
     batch_id: str = ""
+    """The id by which `Feed.hopeless` names the batch."""
     num_done: dict[str, int] = {}
+    """The number of lines that have ended, by base model, or ANY."""
     work_done: dict[str, float] = {}
+    """The work of the lines that have ended, by base model, or ANY."""
 
     def done(self, model: str, work: float) -> None:
         """Record the end of a line of a model.
@@ -107,26 +108,31 @@ class Asker(msgspec.Struct, eq=False):
 
 
 class Place(NamedTuple):
-    """The place that a line has taken at a pool.
-
-    is_urgent: deadlines are in danger there. Lines that went by turns are urgent then as well: with a smaller weight in
-    the engine they would hold up those that their project sends next.
-    charged: the work that the line was estimated to have; 0 where it went by its deadline, not by turns.
-    """
+    """The place that a line has taken at a pool."""
 
     pool: str
     project_id: str
     is_foreign: bool
+    """True if the pool's servers are of another maker."""
     is_urgent: bool
+    """True if deadlines are in danger at the pool.
+
+    Lines that went by turns are urgent then as well: with a smaller weight in the engine they would hold up those that
+    their project sends next.
+    """
     charged: float
+    """The work that the line was estimated to have; 0 where it went by its deadline, not by turns."""
 
 
 class Queued(NamedTuple):
-    """A batch that waits for a gateway. num_left: by base model, or ANY. work_per_line: None where no line has run."""
+    """A batch that waits for a gateway."""
 
     ends_at_s: float
+    """The time at which the batch expires, by the clock of the feed."""
     num_left: Mapping[str, float]
+    """The number of lines that are left, by base model, or ANY."""
     work_per_line: float | None
+    """The mean work of a line; None where no line has run."""
 
     def backlog(self, base: str, usual_work: float) -> Backlog:
         """Return the work that is left at the pool of a base model.

@@ -35,6 +35,7 @@ class CheckerLine(msgspec.Struct, frozen=True):
     lines: list[NewLine] = []
     errors: list[BatchError] = []
     total: int | None = None
+    """The number of lines without a fault, in the last line of the output; None before that."""
 
 
 class Verdict(msgspec.Struct, frozen=True):

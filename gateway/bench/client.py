@@ -31,6 +31,7 @@ class Reply(msgspec.Struct, frozen=True):
     num_tokens: int
     num_prompt_tokens: int
     ttft_s: float
+    """Seconds to the first token."""
     time_per_token_s: float | None
     """The seconds for each token after the first; None where there is none."""
     gaps_s: list[float]

@@ -44,10 +44,13 @@ class ClaimedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     turn: RunTurn
     api_key_id: str
+    """The key with which the response was asked for."""
     request: bytes
+    """The request as it was stored (`BackgroundRequest`), as JSON."""
     response: bytes
     """The response as it was queued, as JSON."""
     num_events: int
+    """The number of events that are stored already."""
     is_cancelled: bool
     age_s: float
     """The seconds since the request."""

@@ -45,7 +45,9 @@ class Turn(msgspec.Struct, frozen=True):
 
     id: str
     input: bytes
+    """The items of the request, as a JSON list."""
     output: bytes
+    """The items of the response, as a JSON list."""
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class Followed(msgspec.Struct, frozen=True):
     turns: list[Turn] | None
     """The turns, the oldest first; None where one of them is not there, or where they are too long."""
     is_too_long: bool = False
+    """True if the chain is longer than may be followed."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     model: str
     parent_id: str | None
+    """The response that this one continues; None where it continues none."""
     input: bytes
     """The items of the request, as a JSON list."""
     output: bytes
@@ -86,6 +90,7 @@ class WholeResponse(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     model: str
     parent_id: str | None
+    """The response that this one continues; None where it continues none."""
     input: bytes
     """The items of the request, as a JSON list."""
     output: bytes

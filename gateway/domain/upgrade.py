@@ -22,6 +22,7 @@ class Software(msgspec.Struct, frozen=True):
     version: str | None
     """The version; None for a part that does not report it."""
     protocol: str | None
+    """The protocol; None for a part that speaks none."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -37,6 +38,7 @@ class Journal(msgspec.Struct, frozen=True):
 
     id: str
     open_requests: int
+    """The number of requests whose usage is not in the ledger."""
     folder: str | None
     """The machine and the folder of the journal; None where its gateway did not report them."""
 
@@ -64,12 +66,16 @@ class InstallationState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an installation as read from its database."""
 
     changes: list[Change] = []
+    """The migrations that the database lacks."""
     refusal: str = ""
     """The reason for which the schema cannot be brought up to date; "" where it can."""
     parts: list[Part] = []
+    """The gateways, agents and engines that run."""
     journals: list[Journal] = []
+    """The journals that no gateway tends."""
     pools: list[Pool] = []
     drained_hosts: list[str] = []
+    """The names of hosts that are drained."""
     untended_hosts: list[str] = []
     """Hosts with engines and without an agent."""
 
@@ -78,6 +84,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A fact about the installation that matters to its upgrade."""
 
     code: str
+    """The kind of the finding, for programs."""
     blocks: bool
     """True if the next step has to wait until the finding is gone."""
     message: str
@@ -88,7 +95,9 @@ class Step(msgspec.Struct, frozen=True):
 
     name: StepName
     num_done: int
+    """The number of parts of which the step is done."""
     num_all: int
+    """The number of all parts."""
     left: list[str]
     """The names of the parts of which the step is still to be done."""
 
@@ -97,6 +106,7 @@ class Report(msgspec.Struct, frozen=True):
     """The state of an upgrade to a version."""
 
     software: Software
+    """The version and protocol after the upgrade."""
     findings: list[Finding]
     steps: list[Step]
 

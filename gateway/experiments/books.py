@@ -73,7 +73,9 @@ class _Unit(msgspec.Struct):
 
     row: UnitRow
     state: UnitState | None
+    """The unit's state so far; None before its first exposure is known."""
     has_to_recount: bool = False
+    """True if all the unit's events have to be counted anew."""
     first: list[Event] = []
     """The unit's requests among the events, for a unit that has no state yet."""
 

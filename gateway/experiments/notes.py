@@ -59,11 +59,15 @@ class _Batch(msgspec.Struct):
     """Notes that are written together, once."""
 
     number: int
+    """The number of the batch, which grows."""
     noted_until_s: float
     """The monotonic time, in seconds, when the batch was made: later notes are in the next one."""
     units: dict[Unit, NewUnit]
+    """The units that were exposed for the first time."""
     refused: dict[Unit, ExposedRequest]
+    """Requests that were refused, one for each unit."""
     reasons: dict[tuple[str, datetime.date, str], int]
+    """The number of requests that are not analysed, by experiment, day and reason."""
 
     @property
     def num(self) -> int:

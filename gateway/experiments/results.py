@@ -255,6 +255,7 @@ class ArmHealth(msgspec.Struct, frozen=True):
 
     units: int
     expected_units: float
+    """The number of units by the declared split."""
     delivered: int
     """Units that got the arm's whole treatment with each of their requests."""
 
@@ -272,6 +273,7 @@ class Health(msgspec.Struct, frozen=True):
     """The health of an experiment: the facts by which its results can be believed."""
 
     epochs: tuple[EpochHealth, ...]
+    """The epochs, the first one first."""
     srm_log_e: float
     """ln of the E-value against the declared split, over all epochs."""
     is_srm: bool

@@ -20,7 +20,9 @@ class CloudEvent(msgspec.Struct, frozen=True):
 
     specversion: str
     id: str
+    """The identity of the row, which is unique within the source."""
     source: str
+    """The installation."""
     type: str
     subject: str
     """The id of the project."""

@@ -39,7 +39,9 @@ class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
     organization_id: str
     organization: str
     projects: Mapping[str, str]
+    """The names of projects by id."""
     adapters: Mapping[str, str]
+    """The names of adapters by id."""
     invoices: Mapping[str, str]
     """The numbers of invoices by project, which are fixed once the month is closed."""
     month: datetime.date

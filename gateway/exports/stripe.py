@@ -24,6 +24,7 @@ class Payload(msgspec.Struct, frozen=True):
 
     stripe_customer_id: str | None
     value: str
+    """The quantity, as decimal text."""
 
 
 class MeterEvent(msgspec.Struct, frozen=True):
@@ -31,6 +32,7 @@ class MeterEvent(msgspec.Struct, frozen=True):
 
     event_name: str
     identifier: str
+    """The identifier by which Stripe counts an event once."""
     timestamp: int
     """The time of the request in Unix seconds."""
     payload: Payload

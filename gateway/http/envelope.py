@@ -68,16 +68,21 @@ class Call(msgspec.Struct):
     """One HTTP request. Its handler sets organization, tenant and model as soon as it knows them."""
 
     request_id: str
+    """The `x-request-id` of the reply."""
     started_ns: int
+    """The time at which the request came, in nanoseconds of a monotonic clock."""
     address: str = ""
     """The client's address."""
     is_https: bool = False
     """True if the client's own connection is encrypted."""
     status: int = 0
+    """The status of the reply; 0 before the reply begins."""
     organization: str = ""
     tenant: str = ""
+    """The id of the project."""
     api_key_id: str = ""
     model: str = ""
+    """The model id as the client wrote it."""
     user: str = ""
     """The digest of the user that the client names (`note_user`)."""
     safety_identifier: str = ""

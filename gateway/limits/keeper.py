@@ -52,6 +52,7 @@ class LeaseChanges(msgspec.Struct, frozen=True):
 
     gateway_id: str
     amounts: Mapping[Key, int]
+    """The change of the leased amount, by limit and window."""
 
 
 class Keeper:

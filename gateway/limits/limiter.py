@@ -37,12 +37,16 @@ RETRY_AFTER_S = 1.0
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """An admitted request, as of instant_ns. Its completions may have at most cap tokens each."""
+    """An admitted request."""
 
     cap: int
+    """The most tokens of each completion."""
     instant_ns: int
+    """PostgreSQL's time at which the request was admitted, in Unix nanoseconds."""
     headers: Headers
+    """The headers of the reply, which tell what is left of the limits."""
     close: Callable[[], None]
+    """The function that gives the unused rest of the reservation back."""
 
 
 class Limiter:

@@ -31,15 +31,21 @@ class Applicable(msgspec.Struct, frozen=True):
     """The limits and bounds that apply to one key with one model: limits to reserve from, and bounds of one request."""
 
     reserving: tuple[Limit, ...]
+    """The limits that a request reserves from."""
     sizes: Sizes
+    """The bounds of one request."""
 
 
 NOTHING = Applicable((), Sizes())
 
 
 class _Project(msgspec.Struct, frozen=True):
+    """The limits of one project, and those of each key and model that were asked for."""
+
     limits: tuple[Limit, ...]
+    """All limits of the project and its organization."""
     by_caller: dict[tuple[str, str], Applicable]
+    """The limits that apply to a key with a model, by key and model."""
 
 
 class Rules:

@@ -43,7 +43,9 @@ class _Open(msgspec.Struct):
 
     kind: Kind
     begun: OutputBlock
+    """The block as it was announced."""
     parts: list[str] = []
+    """The texts of the block so far."""
 
 
 class Progress:

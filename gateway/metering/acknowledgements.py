@@ -13,9 +13,14 @@ from gateway.backends.usage import Acknowledged
 
 
 class _Pending(msgspec.Struct, frozen=True):
+    """An acknowledgement that waits."""
+
     position: int
+    """The position up to which the journal has to be on disk."""
     source: Acknowledged
+    """The connection that is told."""
     attempt: tuple[str, int]
+    """The request's id and the number of the attempt."""
 
 
 class Acknowledgements:

@@ -33,6 +33,7 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
     """The first record of every segment, which names the database and the journal that the segment belongs to."""
 
     version: int
+    """The version of the format."""
     database_id: str
     """The id of the database whose ledger the segment's usage belongs to."""
     journal_id: str
@@ -50,8 +51,10 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     meter: bytes
     """The content of `GenerateRequest.meter`: the request's meter tag."""
     engine_id: str
+    """The engine that the request was sent to."""
     prompt_tokens: int
     max_completion_tokens: int
+    """The most completion tokens over all choices."""
 
 
 class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
@@ -61,16 +64,15 @@ class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
-    """The record of a request's end, with its whole usage.
-
-    ttft_ms and latency_ms are None if the gateway that knew them died.
-    """
+    """The record of a request's end, with its whole usage."""
 
     record: UsageRecord
     engine_id: str
     """The engine that recorded the usage itself; "" for a record that a gateway made of the counts that it saw."""
     ttft_ms: float | None
+    """Milliseconds to the first token; None where none came, or where the gateway that knew the time died."""
     latency_ms: float | None
+    """Milliseconds to the end; None where the gateway that knew the time died."""
     finished_at_ns: int
     """The time of the end in Unix nanoseconds."""
     superseded: bool = False

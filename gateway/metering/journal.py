@@ -54,6 +54,7 @@ class JournalState(msgspec.Struct, frozen=True):
     num_bytes: int
     """The bytes of usage that the ledger does not have yet; less than max_bytes while there is room."""
     max_bytes: int
+    """The bytes at which no more requests may begin."""
 
 
 class Journal:

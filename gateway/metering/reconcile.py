@@ -37,6 +37,7 @@ class EngineBalance(msgspec.Struct, frozen=True):
     replica_id: str
     """The replica of the pool whose process the engine is."""
     engine_id: str
+    """The engine's process."""
     ended_prompt_tokens: int
     """Prompt tokens of requests that have ended, as of the engine's last heartbeat."""
     ended_completion_tokens: int

@@ -21,20 +21,25 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     project_id: str
     api_key_id: str
     endpoint: str
+    """The path of the request, such as `/v1/chat/completions`."""
     model: str
+    """The base model and the adapter, as `Route.model` has them: `<base>` or `<base>:<adapter>`."""
     adapter_id: str | None
     adapter_version: int | None
     adapter_digest: str | None
+    """The digest of the adapter's content; None for a base model."""
     created_at_ns: UnixNs
     """The time of the request's admission by the database's clock, in Unix nanoseconds. It decides the windows of
     limits that the request counts in."""
     stream: bool
+    """True if the reply is streamed."""
     service_tier: str = "default"
     journal_id: str = ""
     """The journal of the gateway that sent the request."""
     experiment_id: str | None = None
     """The experiment whose arm the request got, if any; the four fields below are about this experiment."""
     experiment_version: int | None = None
+    """The number of the definition's change that was in force."""
     experiment_arm: int | None = None
     """The index of the arm in the experiment."""
     experiment_epoch: int | None = None

@@ -58,12 +58,14 @@ class _Kind(msgspec.Struct, frozen=True):
     project_id: str
     api_key_id: str
     key_sha256: bytes | None
+    """The hash of a key that is not known; None where the key is known, or where none was sent."""
     endpoint: str
     model: str
     status: int
     code: str
     param: str
     limit_id: str
+    """The limit that refused; "" where none did."""
 
 
 class _Entry(msgspec.Struct):
@@ -72,8 +74,11 @@ class _Entry(msgspec.Struct):
     type: str
     message: str
     limit: object | None
+    """The facts about the limit that refused, as they are shown; None where none did."""
     request_ids: list[str]
+    """The ids of the first few requests."""
     num: int
+    """The number of requests."""
 
 
 class Refusals(Worker):

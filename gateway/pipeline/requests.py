@@ -21,11 +21,13 @@ class FieldNames(msgspec.Struct, frozen=True):
     """The names that the client's API has for fields in which only the pipeline can find a fault."""
 
     prompt: str
+    """The field of the prompt, or of the list of prompts."""
     index: int | None = None
     """The place of the prompt in the list that the field holds; None: the field holds the prompt alone."""
     max_tokens: str = "max_tokens"
     n: str = "n"
     grammar: str | None = None
+    """The field of the grammar; None where the API has none."""
     logprobs: str = "logprobs"
     shows_prompt: str | None = None
     """The field that asks for the tokens of the prompt as the model gets it; None: no field does."""
@@ -41,6 +43,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: Prompt
     names: FieldNames
+    """The client's names of fields, for errors."""
     sampling: SamplingParams
     """The sampling parameters, of which max_tokens has no effect."""
     given: frozenset[str] = frozenset()
@@ -54,6 +57,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     clips_max_tokens: bool = False
     """True if a max_tokens larger than the room that is left becomes that room, instead of being refused."""
     usual_max_tokens: int | None = None
+    """The most tokens to generate where max_tokens is None; None: the gateway's default."""
     n: int = 1
     """The number of completions."""
     stop: tuple[str, ...] = ()

@@ -51,6 +51,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """A prompt that has passed all checks, except its tenant's limits and those of the backend."""
 
     generation: Generation
+    """The request as backends take it."""
     tag: MeterTag
     """The tag of the prompt's usage, which travels with the request once it is admitted."""
     grammar_field: str | None = None

@@ -36,8 +36,11 @@ class Speed(msgspec.Struct):
     """Measured response times of one model."""
 
     first_token_ms: float
+    """The mean milliseconds to the first token, weighted towards the latest."""
     token_ms: float
+    """The mean milliseconds per token after the first, weighted towards the latest."""
     at_s: float
+    """The time of the latest measurement, by the monotonic clock."""
     last: array[float] = msgspec.field(default_factory=_no_times)
     """The last times to a first token: for each the second of the measurement, then the milliseconds."""
 

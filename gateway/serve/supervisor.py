@@ -25,14 +25,14 @@ FORCED_GRACE_S = 2.0
 
 
 class RestartPolicy(msgspec.Struct, frozen=True):
-    """The waits before restarts. The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s.
-
-    A child that ran for healthy_s has proven itself: its next exit counts as a first failure again.
-    """
+    """The waits before restarts."""
 
     first_delay_s: float = 0.5
+    """The wait after a first failure. The n-th failure in a row waits 2**(n-1) times as long."""
     max_delay_s: float = 30.0
+    """The longest wait."""
     healthy_s: float = 30.0
+    """Seconds after which a child that runs has proven itself: its next exit counts as a first failure again."""
 
     def delay_s(self, failures: int) -> float:
         """Return the seconds to wait after this many failures in a row (>= 1)."""
@@ -44,7 +44,9 @@ class Exited(msgspec.Struct, frozen=True):
 
     name: str
     returncode: int
+    """The exit code; the negative number of a signal."""
     ran_s: float
+    """Seconds for which the child ran."""
     failures: int
     """The number of failures in a row, without a healthy run between them."""
     delay_s: float

@@ -77,7 +77,9 @@ class VerifiedPasskey(msgspec.Struct, frozen=True):
 
     credential_id: bytes
     public_key: bytes
+    """The public key in COSE's form."""
     sign_count: int
+    """The device's counter of signatures."""
 
 
 class _ClientData(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ class SetAdapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """New settings of an adapter. A field that is left out stays as it is."""
 
     defaults: SetDefaults = SetDefaults()
+    """Values for requests that name none."""
     pinned: bool | UnsetType = UNSET
     """True if the adapter stays loaded on every engine. Only the operator may change this."""
 

@@ -31,7 +31,9 @@ class Adapter(msgspec.Struct, frozen=True):
     previous_version: int | None
     """The version to which a rollback goes."""
     pinned: bool
+    """True if the current version stays loaded on engines."""
     defaults: dict[str, Any]
+    """Values for requests that name none."""
     created_at: int
     """Unix seconds."""
     object: Literal["organization.project.adapter"] = "organization.project.adapter"
@@ -61,10 +63,12 @@ class AdapterVersion(msgspec.Struct, frozen=True):
     id: str
     """The model id of this version without its base."""
     adapter: str
+    """The adapter's name."""
     version: int
     model: str
     """The model id with which a request calls this very version."""
     state: VersionState
+    """The present stage of the version."""
     reason: str | None
     """The reason why the version was rejected."""
     current: bool
@@ -75,9 +79,11 @@ class AdapterVersion(msgspec.Struct, frozen=True):
     A later order for another version may have replaced this one.
     """
     digest: str
+    """The SHA-256 of the version's content."""
     rank: int
     size_bytes: int
     source: str
+    """The source of the content, such as `upload` or `hf://my-org/my-adapter`."""
     created_at: int
     """Unix seconds."""
     changed_at: int
@@ -101,11 +107,13 @@ class AdapterImport(msgspec.Struct, frozen=True):
     name: str
     """The adapter's name; empty until this part of an upload in one piece has arrived."""
     source: str
+    """The source of the content, such as `upload` or `hf://my-org/my-adapter`."""
     state: ImportState
     """The present stage of the import, or the way in which the import ended."""
     reason: str | None
     """The reason why the import is `rejected` or `failed`."""
     size_bytes: int | None
+    """Bytes of the content; null while the size is not known."""
     received_bytes: int
     """Bytes that have arrived. A resumable upload continues at this offset."""
     promote: bool

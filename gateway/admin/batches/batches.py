@@ -65,14 +65,19 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     """The number of lines."""
     completed: int
+    """The number of lines whose request succeeded."""
     failed: int
+    """The number of lines whose request failed."""
     failures: dict[str, int]
     """The number of lines that failed, by the code of their error."""
     lines_per_s: float
     """The pace of the last minute."""
     input_tokens: int
+    """Prompt tokens of the lines that have a result."""
     cached_tokens: int
+    """The part of `input_tokens` that engines found in their caches."""
     output_tokens: int
+    """Completion tokens of the lines that have a result."""
     errors: list[BatchError]
     """The faults of the input file, for which the batch failed."""
     input_file_id: str

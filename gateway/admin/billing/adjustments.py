@@ -32,6 +32,7 @@ class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     direction: Literal["charge", "refund"]
     """`charge` adds the amount to what the tenant pays, `refund` takes the amount from it."""
     amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
+    """The amount in billionths of the currency."""
     reason: Reason
     corrects_period: Period | None = None
     """The closed month that is corrected, for example `2026-10`. It may be left out if corrects_request_id
@@ -52,7 +53,9 @@ class AdjustmentOut(msgspec.Struct, frozen=True):
     period: str
     """The month that bills the correction: the first month that was open."""
     corrects_period: str | None
+    """The closed month that is corrected; null for a correction of no month."""
     corrects_request_id: str | None
+    """The request whose cost is corrected; null where no request was named."""
     object: Literal["organization.project.adjustment"] = "organization.project.adjustment"
 
 

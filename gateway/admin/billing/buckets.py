@@ -36,6 +36,7 @@ class Bounds(msgspec.Struct, frozen=True):
     width: Width
     seconds: int
     default_limit: int
+    """The number of buckets on a page where the request names none."""
     max_limit: int
 
 

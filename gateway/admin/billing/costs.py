@@ -36,6 +36,7 @@ class Amount(msgspec.Struct, frozen=True):
     value: float
     """The amount as a JSON number, as in OpenAI's API."""
     currency: str
+    """The currency as a code of three lower-case letters."""
     value_nanos: int
     """The exact amount in billionths of the currency."""
 
@@ -45,6 +46,7 @@ class CostsResult(msgspec.Struct, frozen=True):
 
     amount: Amount
     line_item: str | None
+    """The model and the kind of tokens, such as `support, output`; null where costs are not grouped by it."""
     project_id: str | None
     api_key_id: str | None
     quantity: int | None

@@ -49,6 +49,7 @@ class Credit(msgspec.Struct, frozen=True):
 
     id: str
     amount_nanos: int
+    """The granted amount, in billionths of the currency."""
     drawn_nanos: int
     """The part that closed months used, in billionths of the currency."""
     lapsed_nanos: int | None

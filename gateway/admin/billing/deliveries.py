@@ -74,7 +74,9 @@ class DeliveryRun(msgspec.Struct, frozen=True):
     """The delivery of one day or month."""
 
     period: str
+    """The day or the month, such as `2026-10-31` or `2026-10`."""
     attempts: int
+    """The number of attempts so far."""
     due_at: int | None
     """Unix seconds of the next attempt; null once the run was delivered."""
     delivered_at: int | None

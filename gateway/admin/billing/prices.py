@@ -89,6 +89,7 @@ class PriceVersion(msgspec.Struct, frozen=True):
 
     id: str
     version: int
+    """The number of the version."""
     currency: str
     effective_at: int
     """Unix seconds from which the prices hold."""

@@ -39,10 +39,13 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
 
     metric: str
     role: Role
+    """The part that the metric plays in the experiment."""
     arm: str
     """The name of the arm."""
     control: Estimate
+    """The control's mean."""
     treatment: Estimate
+    """The arm's mean."""
     effect: float
     """The arm's mean less the control's."""
     interval: Bounds
@@ -73,6 +76,7 @@ class JudgedEstimate(msgspec.Struct, frozen=True, kw_only=True):
     num_judged: int
     """Units about which only the judge voted."""
     mean: float
+    """The estimated mean."""
     se: float
     """The standard error of the mean."""
     judge_weight: float
@@ -98,9 +102,11 @@ class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
     effect_by_people: float
     """The effect measured by the people's votes alone, without the judge."""
     interval_by_people: Bounds
+    """The interval of `effect_by_people`."""
     effect_by_judge: float
     """The difference of the judge's own mean votes, which includes the judge's bias."""
     alpha: float
+    """The significance level of the intervals."""
     text: str
     """The comparison in words."""
 
@@ -119,12 +125,17 @@ class QuantileResult(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     role: Role
     arm: str
+    """The name of the arm."""
     control: QuantileBounds
+    """The control's quantile, in milliseconds."""
     treatment: QuantileBounds
+    """The arm's quantile, in milliseconds."""
     difference: Bounds
     """An interval of the milliseconds by which the arm's quantile exceeds the control's; it holds at every look."""
     alpha: float
+    """The significance level of the intervals."""
     verdict: Verdict
+    """`better` or `worse` where the difference is proven."""
     text: str
     """The comparison in words."""
 
@@ -134,7 +145,9 @@ class GuardrailResult(msgspec.Struct, frozen=True, kw_only=True):
 
     metric: str
     arm: str
+    """The name of the arm."""
     action: Literal["pause", "alert"]
+    """The action that is taken on harm."""
     verdict: Literal["harmed", "safe", "unclear"]
     """`harmed`: proven worse than the margin allows. `safe`: proven not so. `unclear`: neither is proven yet."""
     log_e: float | None
@@ -148,6 +161,7 @@ class ArmResult(msgspec.Struct, frozen=True):
 
     name: str
     units: int
+    """The number of units that got the arm."""
     compliance: float | None
     """The part of units that got the whole treatment with each request. Results are of all units. Null without
     units."""

@@ -50,6 +50,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     state: State
     detail: str
+    """The reason for the state, in words; empty where there is none."""
     since: int
     """Unix seconds at which the state began."""
     num_running: int
@@ -57,18 +58,27 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int
     """Choices that wait to be computed."""
     max_running: int
+    """The most choices that are computed at once."""
     max_waiting: int
+    """The most choices that may wait."""
     max_model_len: int
+    """The most tokens of a prompt and its completion together."""
     kv_blocks_used: int
+    """Blocks of the KV cache that choices hold."""
     kv_blocks_total: int
     adapter_slots_used: int
     adapter_slots_total: int
     adapter_bytes_used: int
+    """Bytes of the device that adapters take."""
     adapter_bytes_total: int
     adapters_waiting: int
+    """Adapters that requests wait for."""
     preemptions_total: int
+    """Times since the engine's start that a choice gave its memory up and had to wait again."""
     prefix_query_tokens_total: int
+    """Prompt tokens looked up in the prefix cache since the engine's start."""
     prefix_hit_tokens_total: int
+    """Prompt tokens found in the prefix cache since the engine's start."""
     steps_per_s: float
     """Steps per second over the last ten seconds."""
     tokens_per_s: float
@@ -80,6 +90,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     """The number format of the weights; empty before the first engine was connected."""
     fingerprint: str
+    """The value of `system_fingerprint` in replies."""
     resident_adapters: list[ResidentAdapter]
     """The loaded adapters about which the caller may read."""
     tenants: list[EngineTenant]

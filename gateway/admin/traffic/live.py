@@ -58,8 +58,11 @@ class OwnEngine(msgspec.Struct, frozen=True):
     model: str
     state: State
     since: int
+    """Unix seconds at which the state began."""
     tenants: list[EngineTenant]
+    """The tenants whose projects the caller may read."""
     resident_adapters: list[ResidentAdapter]
+    """The loaded adapters about which the caller may read."""
 
 
 class EnginesNow(msgspec.Struct, frozen=True):

@@ -48,10 +48,14 @@ class RequestOut(msgspec.Struct, frozen=True):
     project_id: str
     api_key_id: str
     endpoint: str
+    """The path of the request, such as `/v1/chat/completions`."""
     model: str
+    """The base model and the adapter: `<base>` or `<base>:<adapter>`, whatever name the client used."""
     adapter_id: str | None
+    """The adapter; null for a base model."""
     adapter_version: int | None
     stream: bool
+    """True if the reply was streamed."""
     status: Status
     """The outcome. `cancelled` where the client went away, or where a batch ended before its line had a result;
     `refused` where the engine or server cannot serve what the request asks for, such as its grammar or its adapter."""
@@ -61,11 +65,16 @@ class RequestOut(msgspec.Struct, frozen=True):
     it."""
     input_tokens: int
     cached_tokens: int
+    """The part of `input_tokens` that the engine found in its cache."""
     output_tokens: int
     discarded_tokens: int
+    """Tokens that were computed after the end of the text. They are not billed."""
     queue_ms: float
+    """Milliseconds that the request waited in the engine."""
     ttft_ms: float | None
+    """Milliseconds to the first token; null where no token came."""
     latency_ms: float | None
+    """Milliseconds to the end of the reply; null where the gateway died before it."""
     tpot_ms: float | None
     """Milliseconds per output token of the first prompt."""
     cost_nanos: int
@@ -104,7 +113,9 @@ class PriceLine(msgspec.Struct, frozen=True):
     item: Literal["input", "cached input", "output"]
     tokens: int
     nanos_per_million: int | None
+    """The price of a million tokens in billionths of the currency; null where there was no price."""
     cost_nanos: int
+    """The cost in billionths of the currency."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -113,6 +124,7 @@ class Attempt(msgspec.Struct, frozen=True):
     request_id: str
     """The id of the request; for prompts after the first, with a dot and a number."""
     attempt: int
+    """The number of the attempt, from 0."""
     revision: int
     """The number of the record, 0 for the first. Each further record holds the difference between a later, better count
     and the record before."""
@@ -121,19 +133,31 @@ class Attempt(msgspec.Struct, frozen=True):
     finish_reason: str
     """The end of the attempt; `superseded` where another attempt took its place, which costs nothing."""
     queue_ms: float
+    """Milliseconds that the prompt waited in the engine."""
     prefill_ms: float
+    """Milliseconds from the start of the computation to the first token."""
     decode_ms: float
+    """Milliseconds from the first token to the end."""
     ttft_ms: float | None
+    """Milliseconds to the first token, as the gateway saw it; null where no token came."""
     latency_ms: float | None
+    """Milliseconds to the end, as the gateway saw it."""
     adapter_digest: str | None
+    """The digest of the adapter's content; null for a base model."""
     adapter_load_bytes: int
+    """Bytes of the adapter if the attempt had to load it, else 0."""
     price_class: str
+    """The price class of the adapter."""
     price_version: int | None
+    """The version of the prices; null where there were none."""
     discount_percent: float
     discarded_tokens: int
+    """Tokens that were computed after the end of the text. They are not billed."""
     price_lines: list[PriceLine]
     cost_nanos: int
+    """The cost in billionths of the currency."""
     finished_at: float
+    """Unix seconds, with a fraction."""
     own_key: bool
     """True where the server of another maker was asked with the project's own key, for which nothing is charged."""
 

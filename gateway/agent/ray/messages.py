@@ -18,7 +18,9 @@ class Setup(msgspec.Struct, frozen=True):
     data_dir: str
     """The data folder on nodes whose own environment names none."""
     first_port: int
+    """The first port on which engines may listen."""
     last_port: int
+    """The last port on which engines may listen."""
     version: str
     """The version of Lorikeet, which has to be the same on all nodes."""
 
@@ -36,7 +38,9 @@ class Offer(msgspec.Struct, frozen=True, tag=True):
     """The command to find a node for an engine and return its spot. `Go` has to follow within moments."""
 
     ask: LaunchRequest
+    """The engine's needs."""
     public_keys: list[str]
+    """The public keys whose holders may connect to the engine."""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
@@ -44,6 +48,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
     replica_id: str
     spec: Spec | None
+    """The engine to start; None gives the spot up."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -51,6 +56,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
     engine: Engine
     grace_s: float
+    """Seconds that running requests have to end."""
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
@@ -96,10 +102,12 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag=True):
-    """The reply that no node has room for the engine now. is_full: True if there are suitable nodes without room."""
+    """The reply that no node has room for the engine now."""
 
     why: str
+    """The reason as a sentence."""
     is_full: bool = False
+    """True if there are suitable nodes without room."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

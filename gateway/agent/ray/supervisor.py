@@ -38,7 +38,9 @@ class Record(msgspec.Struct, frozen=True):
     """The resources of this node that are taken by an engine which was started here."""
 
     ask: LaunchRequest
+    """The engine's needs."""
     gpu: str | None
+    """The accelerator that the engine has; None on processors."""
 
 
 class NodeEngines(msgspec.Struct, frozen=True):

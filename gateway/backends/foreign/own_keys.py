@@ -48,6 +48,7 @@ class _Refused(msgspec.Struct):
 
     key: ProviderKey
     breaker: Breaker
+    """The breaker that decides when the key is tried again."""
 
 
 class OwnKeys:

@@ -35,6 +35,7 @@ class _New(msgspec.Struct):
     text: str = ""
     calls: list[CallDelta] = []
     token_ids: list[int] = []
+    """The tokens of text and calls together."""
 
 
 class CallingChoice:

@@ -19,6 +19,7 @@ class Row(msgspec.Struct, frozen=True):
 
     policy: str
     hit_rate: float
+    """The share of requests that caused no load of an adapter."""
     of_static: float
     """The policy's hit rate, divided by the hit rate of the best static placement."""
     busiest: float
@@ -26,12 +27,15 @@ class Row(msgspec.Struct, frozen=True):
     wait_ms_p50: float
     """The median milliseconds from arrival to the first step: for the adapter, and for a place in the batch."""
     wait_ms_p99: float
+    """The milliseconds that 99 % of the requests waited at the most."""
     moved_by_one_more: float
     """The share of adapters that move to another replica when a replica joins."""
     moved_by_one_less: float
     """The share of adapters that move to another replica when a replica is lost."""
     pick_us_p50: float
+    """The median microseconds of one choice of a replica."""
     pick_us_p99: float
+    """The microseconds that 99 % of the choices took at the most."""
 
 
 def compare(

@@ -24,6 +24,7 @@ class SimulationParameters(msgspec.Struct, frozen=True):
     replicas: int = 64
     adapters: int = 10_000
     slots: int = 32
+    """The adapters that a replica holds at once."""
     zipf: float = 1.0
     """The exponent of the adapters' popularity, by Zipf's law."""
     places: int = 64
@@ -62,8 +63,11 @@ class Arrival(msgspec.Struct, frozen=True):
     """A request of a simulated load before a gateway takes it."""
 
     at_s: float
+    """The time of the arrival, in seconds from the beginning."""
     adapter: str
+    """The content key of the adapter."""
     tokens: float
+    """The number of tokens of the completion."""
 
 
 def arrivals(world: SimulationParameters) -> list[Arrival]:
@@ -214,6 +218,7 @@ class Outcome(msgspec.Struct):
 
     requests: int
     loads: int
+    """The number of loads of adapters."""
     mean_load: float
     """The mean number of requests at a replica, over time and replicas."""
     busiest: float

@@ -39,14 +39,18 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The adapter's name; empty for an upload in one piece until its bytes have come."""
     base_digest: str | None
+    """The digest of the base model that the adapter is for; None where none was named, until the content is
+    inspected."""
     source: str
     """'upload', 'folder' or the address that the content is fetched from."""
     state: ImportState
     reason: str | None
+    """The reason why the import was rejected or failed."""
     size_bytes: int | None
     """The size as it was announced; None where it was not."""
     received_bytes: int
     promote: bool
+    """True if the version becomes current once it is ready."""
     author: Author
     """The author of the import in the audit log."""
     adapter_id: str | None

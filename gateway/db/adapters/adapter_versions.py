@@ -36,13 +36,16 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     adapter_id: str
     name: str
     base_digest: str | None
+    """The digest of the base model that the version is for; None where it is not known."""
     version: int
     digest: str
     rank: int
     size_bytes: int
     state: VersionState
     reason: str | None
+    """The reason why the version was rejected."""
     source: str
+    """The source of the content, such as `upload` or `hf://my-org/my-adapter`."""
     promote: bool
     """True if the version was ever to become current once it is ready; a later order may have replaced that."""
     current: bool

@@ -32,7 +32,9 @@ class AdapterRow(msgspec.Struct, frozen=True):
     rank: int | None
     size_bytes: int | None
     previous_version: int | None
+    """The version to which a rollback goes; None where there is none."""
     pinned: bool
+    """True if the current version stays loaded on engines."""
     defaults: dict[str, Any]
     """Values for requests that name none, by field."""
     created_at: datetime.datetime

@@ -27,7 +27,9 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     output_file_id: str
     error_file_id: str
     has_output: bool
+    """True if there is an output file."""
     has_errors: bool
+    """True if there is an error file."""
     status: str
     expires_at: datetime.datetime
     in_progress_at: datetime.datetime | None
@@ -41,8 +43,11 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     output_tokens: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_metadata: bytes
+    """The encrypted metadata of the client."""
     sealed_errors: bytes | None
+    """The encrypted faults of the input file; None where there are none."""
     failures: str
     """A JSON object: the number of failed lines by the code of the error."""
     lines_per_s: float
@@ -64,8 +69,11 @@ class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
     output_file_id: str
     error_file_id: str
     keep_seconds: int | None
+    """Seconds for which output and error files are kept; None: until they are deleted."""
     window_seconds: int
+    """Seconds from the creation until the batch expires."""
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_metadata: bytes
 
 

@@ -21,6 +21,7 @@ class Charged(NamedTuple):
     pool: str
     project_id: str
     work: float
+    """The work since the last report."""
     asks: bool
     """True while lines of the project wait at the pool."""
 
@@ -31,6 +32,7 @@ class Tag(NamedTuple):
     pool: str
     project_id: str
     tag: float
+    """The work of the project, lifted to that of others when the project came back."""
     asks: bool
 
 

@@ -44,6 +44,7 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds for which output and error files are kept; None: until they are deleted."""
     status: str
     ending: str | None
+    """The state that the batch gets once its files are written; None while lines may run."""
     expires_at: datetime.datetime
     left_seconds: float
     """Seconds until the batch expires."""
@@ -60,7 +61,9 @@ class NewLine(msgspec.Struct, frozen=True, array_like=True):
     """A line of an input file that has passed the check."""
 
     number: int
+    """The number of the line in the file, from 1; blank lines count."""
     first_byte: int
+    """The place of the line's first byte in the file."""
     num_bytes: int
     model: str
 
@@ -74,20 +77,19 @@ class LineRow(msgspec.Struct, frozen=True):
     model: str
     attempt: int
     num_faults: int
+    """The number of attempts that failed by a fault of this installation."""
     begun_at: datetime.datetime
 
 
 class GivenBack(msgspec.Struct, frozen=True):
-    """A claimed line that begins anew.
-
-    was_sent: an engine may have worked on the attempt, so that the next one has another number.
-    is_fault: the attempt failed by a fault of ours.
-    """
+    """A claimed line that begins anew."""
 
     number: int
     attempt: int
     was_sent: bool = False
+    """True if an engine may have worked on the attempt, so that the next one has another number."""
     is_fault: bool = False
+    """True if the attempt failed by a fault of this installation."""
 
 
 class LineResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +98,11 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     attempt: int
     is_completed: bool
+    """True if the request succeeded."""
     reason: str
     """The code of the error of a line that failed; "" for one that did not."""
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_result: bytes
     input_tokens: int
     cached_tokens: int
@@ -115,6 +119,7 @@ class StoredResult(msgspec.Struct, frozen=True):
     attempt: int
     begun_at: datetime.datetime | None
     content_key: str | None
+    """The id of the key that encrypts the sealed fields; None where they are empty."""
     sealed_result: bytes | None
 
 
@@ -210,12 +215,14 @@ _QUEUED = """
 
 
 class QueuedBatch(msgspec.Struct, frozen=True):
-    """A batch whose lines nobody runs. work_per_line: in tokens, a completion's twice; None where none has ended."""
+    """A batch whose lines no gateway runs."""
 
     left_seconds: float
+    """Seconds until the batch expires."""
     num_left: dict[str, float]
     """Lines by the pool that they name, as in LeasedBatch."""
     work_per_line: float | None
+    """The mean work of a line in tokens, a completion's counted twice; None where no line has ended."""
 
 
 async def queued_batches(conn: Connection) -> list[QueuedBatch]:

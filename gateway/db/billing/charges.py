@@ -28,6 +28,7 @@ class ChargeRow(msgspec.Struct, frozen=True):
     model: str
     adapter_id: str | None
     adapter_class: str
+    """The price class of the adapter."""
     service_tier: str
     line_item: str
     """input (uncached), cached_input or output, in tokens. adjustment and credit have no tokens."""
@@ -36,13 +37,17 @@ class ChargeRow(msgspec.Struct, frozen=True):
     reference: str | None
     """The request that an adjustment corrects, or the grant from which a credit was taken."""
     reason: str | None
+    """The reason of an adjustment or a credit, in words."""
     num_tokens: int | None
+    """The number of tokens; None for adjustments and credits."""
     price_version: int | None
     list_price_nanos: int | None
     """The price of a million tokens before the discount."""
     discount_basis_points: int | None
+    """The discount, in hundredths of a per cent."""
     currency: str
     cost_nanos: int
+    """The cost in billionths of the currency, after the discount."""
 
 
 CHARGE_ORDER = (

@@ -32,6 +32,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     organization_id: str
     project_id: str | None
+    """The project; None: all projects."""
     month: datetime.date
     """The first day of the month."""
     start: datetime.datetime | None
@@ -52,10 +53,13 @@ class LedgerRow(msgspec.Struct, frozen=True):
     kind: str
     """usage or adjustment."""
     period: str
+    """The month that bills the row."""
     corrects_period: str | None
     """The month of created_at, where it was closed before the row came."""
     corrects_request_id: str | None
+    """The request that an adjustment corrects."""
     reason: str | None
+    """The reason of an adjustment, in words."""
     project_id: str
     api_key_id: str
     endpoint: str
@@ -64,19 +68,27 @@ class LedgerRow(msgspec.Struct, frozen=True):
     adapter_version: int | None
     adapter_digest: str | None
     adapter_class: str
+    """The price class of the adapter."""
     service_tier: str
     stream: bool
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     discarded_tokens: int
+    """Tokens that were computed after the end of the text, and are not billed."""
     finish_reason: str
     queue_ms: float
+    """The time that the prompt waited in the engine."""
     prefill_ms: float
+    """The time from the start of the computation to the first token."""
     decode_ms: float
+    """The time from the first token to the end."""
     ttft_ms: float | None
+    """The time to the first token, as the gateway saw it."""
     latency_ms: float | None
+    """The time to the end, as the gateway saw it."""
     adapter_load_bytes: int
+    """Bytes of the adapter if the attempt had to load it, else 0."""
     finished_at: datetime.datetime
     currency: str
     price_version: int | None
@@ -84,7 +96,9 @@ class LedgerRow(msgspec.Struct, frozen=True):
     cached_cost_nanos: int
     output_cost_nanos: int
     cost_nanos: int
+    """The cost after the discount."""
     list_cost_nanos: int
+    """The cost before the discount."""
 
 
 LEDGER_ORDER = ("created_at", "request_id", "attempt", "revision")
@@ -150,6 +164,7 @@ class Setting(msgspec.Struct, frozen=True):
     """The facts that an export states beside its rows."""
 
     is_closed: bool
+    """True if the month is closed: its rows change no more."""
     now: datetime.datetime
     """The instant of the snapshot."""
     installation_id: str

@@ -36,6 +36,7 @@ class NewBackground(msgspec.Struct, frozen=True, kw_only=True):
     api_key_id: str
     num_events: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_request: bytes
     sealed_response: bytes
 
@@ -44,8 +45,10 @@ class Segment(msgspec.Struct, frozen=True):
     """Events that follow one another."""
 
     first_number: int
+    """The number of the first event, from 0."""
     num_events: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 
@@ -55,6 +58,7 @@ class RunTurn(msgspec.Struct, frozen=True):
     project_id: str
     id: str
     owner: str
+    """The id of the gateway."""
     fence: int
     """The number of the claim, as in `ClaimedRow`."""
 
@@ -68,7 +72,9 @@ class ClaimedRow(msgspec.Struct, frozen=True, kw_only=True):
     """The number of this claim among the claims of the response; a gateway with an earlier one may not write."""
     api_key_id: str
     num_events: int
+    """The number of events that are stored already."""
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_request: bytes
     sealed_response: bytes
     is_cancelled: bool
@@ -82,6 +88,7 @@ class BackgroundRow(msgspec.Struct, frozen=True):
     status: Status
     num_events: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_response: bytes
 
 

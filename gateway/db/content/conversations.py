@@ -25,6 +25,7 @@ class ConversationRow(msgspec.Struct, frozen=True):
     id: str
     created_at: datetime.datetime
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_metadata: bytes
 
 
@@ -33,6 +34,7 @@ class ItemRow(msgspec.Struct, frozen=True):
 
     id: str
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 
@@ -43,6 +45,7 @@ class NewItem(msgspec.Struct, frozen=True):
     num_bytes: int
     """The size that counts for the conversation's bound."""
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 

@@ -45,6 +45,7 @@ class ReplyRow(msgspec.Struct, frozen=True):
     """The encrypted reply to a request with an Idempotency-Key."""
 
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 

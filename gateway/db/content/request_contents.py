@@ -24,6 +24,7 @@ class ContentRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     expires_at: datetime.datetime
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 

@@ -19,6 +19,7 @@ class SealedRow(msgspec.Struct, frozen=True):
     """The table and, where it has several such columns, the column."""
     id: str
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed: bytes
 
 
@@ -140,6 +141,7 @@ class SealedPart(msgspec.Struct, frozen=True):
     id: str
     num_bytes: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
 
 
 _PARTS = """

@@ -31,6 +31,7 @@ class ChatRow(msgspec.Struct, frozen=True):
 
     id: str
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_metadata: bytes
     sealed_reply: bytes
 
@@ -39,6 +40,7 @@ class MessagesRow(msgspec.Struct, frozen=True):
     """The encrypted messages of a stored chat completion."""
 
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_messages: bytes
 
 
@@ -50,6 +52,7 @@ class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     tags: Sequence[bytes]
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_metadata: bytes
     sealed_messages: bytes
     sealed_reply: bytes

@@ -27,6 +27,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parent_id: str | None
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_input: bytes
     sealed_output: bytes
     sealed_response: bytes
@@ -37,6 +38,7 @@ class ResponseRow(msgspec.Struct, frozen=True):
 
     id: str
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_output: bytes
     sealed_response: bytes
 
@@ -49,6 +51,7 @@ class WholeRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parent_id: str | None
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_input: bytes
     sealed_output: bytes
     sealed_response: bytes
@@ -60,6 +63,7 @@ class ItemsRow(msgspec.Struct, frozen=True):
     id: str
     parent_id: str | None
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_input: bytes
     sealed_output: bytes
 

@@ -32,8 +32,11 @@ class Request(msgspec.Struct, frozen=True):
     at_us: int
     """The time at which the request was admitted or refused, in microseconds of Unix time."""
     epoch: int
+    """The epoch that chose the arm; 0 where the request is not analysed."""
     arm: int
+    """The index of the arm."""
     is_delivered: bool
+    """True if the request got the arm's whole treatment."""
     num_refused: int
     """The number of alike requests that were refused; 0: the request ran."""
     segments: Values = ()
@@ -48,6 +51,7 @@ class UsageRow(msgspec.Struct, frozen=True):
 
     attempt: int
     revision: int
+    """The number of the record of the attempt, from 0."""
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
@@ -68,7 +72,9 @@ class QueuedEvent(msgspec.Struct, frozen=True):
     digest: bytes | None
     """The digest of the request's unit; None for a vote, and for a request of a unit that was forgotten."""
     request: Request | None
+    """The request; None where it is not known, and for a vote about a unit."""
     usage: UsageRow | None
+    """The ledger's row; None but for usage."""
 
 
 async def try_lock(conn: Connection) -> bool:

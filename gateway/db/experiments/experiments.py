@@ -38,10 +38,13 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """The number of the definition's latest change."""
     seed: bytes
+    """The seed by which units get arms."""
     layer_seed: bytes
+    """The seed by which units get slots of the layer."""
     holdout_seed: bytes | None
     """The seed of the holdout; None: the experiment has no holdout."""
     holdout_size: int | None
+    """The part of units that is held out, in 10,000ths; None without a holdout."""
     slots: bytes | None
     """The `slots` of `assignment.Split`; None before the start, and in lists."""
     tables: Sequence[bytes] | None
@@ -59,11 +62,13 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     why: dict[str, Any] | None
     """The guardrail's finding that paused or stopped the experiment; None where a person did."""
     decided_arm: int | None
+    """The index of the arm that was chosen in the end; None before that."""
     created_at: datetime.datetime
     started_at: datetime.datetime | None
     stopped_at: datetime.datetime | None
     decided_at: datetime.datetime | None
     changed_at: datetime.datetime
+    """The time of the last change of the row."""
 
 
 def split_of(row: ExperimentRow, exposed: Exposed | None = None) -> Split:

@@ -30,6 +30,7 @@ class ExposureRow(msgspec.Struct, frozen=True):
     unit_digest: str
     """The digest of the unit in hexadecimal. The unit itself is stored nowhere."""
     epoch: int
+    """The epoch that chose the arm."""
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
@@ -37,10 +38,14 @@ class OutcomeRow(msgspec.Struct, frozen=True):
 
     experiment_id: str
     unit_digest: str
+    """The digest of the unit in hexadecimal."""
     variation_id: str
+    """The name of the arm."""
     epoch: int
+    """The epoch that chose the arm."""
     first_exposure: datetime.datetime
     closes_at: datetime.datetime
+    """The end of the unit's outcome window."""
     is_closed: bool
     """True if the window has ended, and the outcomes are in the results."""
     is_delivered: bool
@@ -49,16 +54,25 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     num_errors: int
     num_refusals: int
     num_cut: int
+    """Requests that ended at their most tokens."""
     cost_nanos: int
+    """The cost in billionths of the currency."""
     prompt_tokens: int
     completion_tokens: int
     ttft_us: int
+    """The sum of the times to the first token."""
     num_ttft: int
+    """Requests that got a first token."""
     token_us: int
+    """The sum over requests of the mean time per token."""
     num_token_times: int
+    """Requests that have a time per token."""
     queue_us: int
+    """The sum of the times in the engines' queues."""
     engine_us: int
+    """The sum of the times that engines computed."""
     num_votes: int
+    """Votes of people and programs, without those of judges."""
     votes: str
     """JSON: by metric, the sum of the votes in the metric's integers, and their number; a judge's votes are listed
     under the metric's name and `:judge`."""
@@ -71,10 +85,15 @@ class FeedbackRow(msgspec.Struct, frozen=True):
     experiment_id: str
     metric: str
     source: str
+    """The kind of voter."""
     value: float
+    """The vote as a number."""
     label: str | None
+    """The label that was voted for; None where the metric has none."""
     request_id: str | None
+    """The request that the vote is about; None for a vote about a unit."""
     unit_digest: str
+    """The digest of the unit in hexadecimal."""
     is_in_window: bool
     """True if the vote was cast within the unit's outcome window."""
     occurred_at: datetime.datetime

@@ -24,9 +24,13 @@ class ExposedRequest(msgspec.Struct, frozen=True):
     project_id: str
     experiment_id: str
     digest: bytes
+    """The digest of the unit."""
     epoch: int
+    """The epoch that chose the arm."""
     arm: int
+    """The index of the arm."""
     is_delivered: bool
+    """True if the request got the arm's whole treatment."""
     created_at: datetime.datetime
     num_refused: int = 0
     """The number of alike requests that were refused; 0: the request ran."""

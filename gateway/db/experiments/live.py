@@ -18,6 +18,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     """
 
     arm: int
+    """The index of the arm."""
     pool_name: str
     """The name of the pool, also where the pool is gone."""
     has_pool: bool
@@ -26,6 +27,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     """The id of the adapter; None: the arm serves the base model of the pool."""
     adapter_name: str | None
     version: int | None
+    """The number of the adapter's version; None for a base model."""
     digest: str | None
     """The digest of the version's content; None for a base model, and where the version cannot be served any more."""
     defaults: str | None
@@ -42,22 +44,28 @@ class LiveExperiment(msgspec.Struct, frozen=True):
     id: str
     name: str
     model: str
+    """The model id by which requests name the experiment."""
     state: str
     definition: str
     """The `definition.Experiment`, as JSON."""
     version: int
+    """The number of the definition's latest change."""
     seed: bytes
     layer_seed: bytes
     holdout_seed: bytes | None
     holdout_size: int | None
     """The part of units that is held out, in 10,000ths; None without a holdout."""
     slots: bytes
+    """The `slots` of `assignment.Split`."""
     tables: list[bytes]
+    """The `tables` of `assignment.Split`."""
     ended: list[int]
     """The indexes of the arms that have ended."""
     enrolling: bool
     """False while no new unit gets an arm, since weights change."""
     exposed_at: datetime.datetime | None
+    """The instant up to which units that were noted keep the epoch of their first exposure; None: no epoch was
+    replaced."""
     arms: list[LiveArm]
     """The arms in the order of their indexes, the shadow arm last."""
 

@@ -23,8 +23,11 @@ class NewUnit(msgspec.Struct, frozen=True):
 
     experiment_id: str
     digest: bytes
+    """The digest of the unit."""
     epoch: int
+    """The epoch that chose the arm."""
     arm: int
+    """The index of the arm."""
     exposed_at: datetime.datetime
 
 

@@ -27,8 +27,10 @@ class PastRow(msgspec.Struct, frozen=True):
     """A row of the ledger."""
 
     unit: bytes
+    """The digest of the request's unit."""
     request_id: str
     at: datetime.datetime
+    """The time of the request's admission."""
     usage: UsageRow
 
 

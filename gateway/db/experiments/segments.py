@@ -31,7 +31,10 @@ class SegmentTotal(msgspec.Struct):
     """Units and sums of segments: those in the tables, or those to be added."""
 
     units: dict[Place, tuple[int, int, int]] = {}
+    """The number of units, those of them that got the whole treatment, and the number of their requests, by segment,
+    epoch and arm."""
     sums: dict[tuple[Place, str], Sums] = {}
+    """The sums of each metric, by the same places."""
 
     def known(self, experiment_id: str) -> Known:
         """Return the segment values of an experiment that are counted separately, by kind."""

@@ -27,10 +27,13 @@ class ShadowSums(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cost_nanos: int
     ttft_p50: float | None
+    """The median time to the first token."""
     ttft_p95: float | None
+    """The time to the first token that 95 % of the copies took at the most."""
     latency_p50: float | None
     latency_p95: float | None
     engine_p50: float | None
+    """The median time that the engine computed."""
     engine_p95: float | None
 
 

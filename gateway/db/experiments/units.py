@@ -112,7 +112,9 @@ class UnitWrite(msgspec.Struct, frozen=True):
     id: UnitId
     state: UnitState
     closes_us: int
+    """The end of the unit's outcome window, in microseconds of Unix time."""
     is_closed: bool
+    """True if the window has ended, and the outcomes are in the results."""
 
 
 _WRITE = """

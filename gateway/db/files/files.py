@@ -27,6 +27,7 @@ class FileRow(msgspec.Struct, frozen=True):
     purpose: str
     num_bytes: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes
 
 
@@ -40,6 +41,7 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: int | None
     """The seconds after which the file expires; None: it stays until it is deleted."""
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes
 
 

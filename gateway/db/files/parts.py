@@ -29,6 +29,7 @@ class PartRow(msgspec.Struct, frozen=True):
     id: str
     num_bytes: int
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
 
 
 _BEGIN = """

@@ -30,6 +30,7 @@ class UploadRow(msgspec.Struct, frozen=True):
     keep_seconds: int | None
     file_id: str | None
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes
 
 
@@ -43,6 +44,7 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
     keep_seconds: int | None
     content_key: str
+    """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes
 
 

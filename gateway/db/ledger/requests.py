@@ -30,6 +30,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     api_key_id: str
     endpoint: str
     model: str
+    """The base model and the adapter, as `Route.model` has them: `<base>` or `<base>:<adapter>`."""
     adapter_id: str | None
     adapter_version: int | None
     stream: bool
@@ -39,11 +40,17 @@ class RequestRow(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     discarded_tokens: int
+    """Tokens that were computed after the end of the text, and are not billed."""
     queue_ms: float
+    """The time in the engine's queue."""
     ttft_ms: float | None
+    """The time to the first token; None where no token came."""
     latency_ms: float | None
+    """The time to the end of the reply; None where the gateway died before it."""
     timed_tokens: int
+    """The completion tokens of the first prompt's last attempt, over which its times are spread."""
     cost_nanos: int
+    """The cost in billionths of the currency."""
     created_at: datetime.datetime
     finished_at: datetime.datetime
     trace_id: str | None
@@ -136,12 +143,14 @@ class AttemptRow(msgspec.Struct, frozen=True):
     request_id: str
     attempt: int
     revision: int
+    """The number of the record, 0 for the first."""
     model: str
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     discarded_tokens: int
+    """Tokens that were computed after the end of the text, and are not billed."""
     queue_ms: float
     prefill_ms: float
     decode_ms: float
@@ -149,7 +158,9 @@ class AttemptRow(msgspec.Struct, frozen=True):
     latency_ms: float | None
     adapter_digest: str | None
     adapter_load_bytes: int
+    """Bytes of the adapter if the attempt had to load it, else 0."""
     adapter_class: str
+    """The price class of the adapter."""
     price_version: int | None
     input_nanos: int | None
     cached_input_nanos: int | None

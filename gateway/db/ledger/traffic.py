@@ -79,6 +79,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     """
 
     bucket: datetime.datetime
+    """The first instant of the bucket."""
     project_id: str | None
     model: str | None
     adapter_id: str | None
@@ -96,6 +97,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     cost_nanos: int
     ttft_ms: Percentiles | None = None
     tpot_ms: Percentiles | None = None
+    """The milliseconds per output token."""
 
 
 # The first ($12) by an order ($11); without one, all in the order of their buckets. The first of the two alternatives

@@ -25,42 +25,57 @@ REFUSED = "refused"
 
 
 class UsageEvent(msgspec.Struct, frozen=True):
-    """One attempt as a gateway reports it. Times are in ms. experiment_*, own_key, trace_id: as in the meter tag."""
+    """One attempt as a gateway reports it. Times are in ms."""
 
     request_id: str
     attempt: int
+    """The number of the attempt, from 0."""
     organization_id: str
     project_id: str
     api_key_id: str
     endpoint: str
+    """The path of the request, such as `/v1/chat/completions`."""
     model: str
+    """The base model and the adapter, as `Route.model` has them: `<base>` or `<base>:<adapter>`."""
     adapter_id: str | None
     adapter_version: int | None
     adapter_digest: str | None
+    """The digest of the adapter's content; None for a base model."""
     stream: bool
+    """True if the reply is streamed."""
     prompt_tokens: int
     cached_tokens: int
+    """The part of `prompt_tokens` that the engine found in its cache."""
     completion_tokens: int
     discarded_tokens: int
+    """Tokens that were computed after the end of the text, and are not billed."""
     finish_reason: str
     queue_ms: float
+    """The time that the prompt waited in the engine."""
     prefill_ms: float
+    """The time from the start of the computation to the first token."""
     decode_ms: float
+    """The time from the first token to the end."""
     ttft_ms: float | None
     """The time to the first token; None where no token came or the gateway died."""
     latency_ms: float | None
+    """The time to the end, as the gateway saw it; None where the gateway died."""
     adapter_load_bytes: int
+    """Bytes of the adapter if the attempt had to load it, else 0."""
     created_at: datetime.datetime
     """The instant of the attempt's meter tag, the same in every copy of it."""
     finished_at: datetime.datetime
     service_tier: str = "default"
     experiment_id: str | None = None
+    """The experiment of the request, as in `MeterTag`, like the four fields below; None without one."""
     experiment_version: int | None = None
     experiment_arm: int | None = None
     experiment_epoch: int | None = None
     experiment_delivered: bool | None = None
     own_key: bool | None = None
+    """True where the server was asked with the project's own key: nobody is charged for the tokens."""
     trace_id: str | None = None
+    """The trace of the request, where it has one."""
 
 
 # Sent as one JSON text: a quarter of the time that an array for each column takes to encode, and less on the server,

@@ -38,6 +38,7 @@ class UsageSum(msgspec.Struct, frozen=True, gc=False):
     """The sums of one bucket of time and one group; fields by which the sums are not grouped are None."""
 
     bucket: datetime.datetime
+    """The first instant of the bucket."""
     project_id: str | None
     user_id: str | None
     api_key_id: str | None
@@ -86,9 +87,11 @@ class CostSum(msgspec.Struct, frozen=True, gc=False):
     """The cost of one line item in one bucket."""
 
     bucket: datetime.datetime
+    """The first instant of the bucket."""
     project_id: str | None
     api_key_id: str | None
     line_item: str | None
+    """The model and the kind of tokens, such as `support, output`; None where sums are not grouped by it."""
     cost_nanos: int
     quantity: int | None
     """Tokens of the line item; None for adjustments and where items are not told apart."""

@@ -31,8 +31,11 @@ class FullLimit(msgspec.Struct, frozen=True):
     unit: str
     window: str
     max: int
+    """The amount of the limit, in its unit."""
     hard: bool
+    """True if the limit refuses requests; False if it only alerts."""
     taken: int
+    """The used and reserved amount."""
 
 
 # Each table is read once for all limits. `stored` is the result of stored_bytes(), for all projects at a time.

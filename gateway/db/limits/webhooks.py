@@ -55,10 +55,12 @@ class Delivery(msgspec.Struct, frozen=True):
     """The id of the content key that encrypted the secret; None: the secret is in clear."""
     secret: bytes
     former_content_key: str | None
+    """The id of the content key of the secret before the last rotation; None where that is over."""
     former_secret: bytes | None
     """The secret before the last rotation, as long as messages are signed with it as well; None: no longer."""
     body: str
     attempts: int
+    """The number of attempts so far."""
     now_s: int
     """The database's time in Unix seconds."""
 

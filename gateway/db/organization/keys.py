@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """An API key. models, ip_allow: None allows all."""
+    """An API key."""
 
     id: str
     kind: Literal["project", "admin"]
@@ -29,7 +29,9 @@ class KeyRow(msgspec.Struct, frozen=True):
     """The part of the key that may be shown."""
     scopes: list[Scope]
     models: list[str] | None
+    """The models that the key may call; None: all."""
     ip_allow: list[Network] | None
+    """The networks from which the key works; None: all."""
     created_at: datetime.datetime
     expires_at: datetime.datetime | None
     revoked_at: datetime.datetime | None
@@ -53,10 +55,13 @@ class FoundKey(msgspec.Struct, frozen=True):
     project_id: str | None
     scopes: list[Scope]
     models: list[str] | None
+    """The models that the key may call; None: all."""
     ip_allow: list[Network] | None
+    """The networks from which the key works; None: all."""
     expires_at: datetime.datetime | None
     """The end of the secret that was presented."""
     owned_by_user: bool
+    """True if a user owns the key, and not a service account."""
     owner_role: Role | None
     """The role of the key's owner in the organization."""
     owner_project_role: Role | None
@@ -64,7 +69,9 @@ class FoundKey(msgspec.Struct, frozen=True):
     suspended: Literal["API key", "project", "organization"] | None
     """The suspended thing on which the key depends: the key itself, its project or its organization; None: none is."""
     store_days: int
+    """Days for which the project's stored chats and responses are kept."""
     log_content_days: int
+    """Days for which the content of the project's requests is logged; 0: it is not logged."""
     service_tiers: list[ServiceTier]
     """The service tiers that the project's requests may ask for."""
 

@@ -27,7 +27,9 @@ class HostRow(msgspec.Struct, frozen=True):
     id: str
     name: str
     generation: int
+    """The number of the agent's lease among the leases of the host."""
     lease_until: datetime.datetime
+    """The time at which the agent's lease ends unless it is renewed."""
     num_processors: int
     memory_bytes: int
     gpu_bytes: list[int]

@@ -32,9 +32,13 @@ class Scaled(msgspec.Struct, frozen=True):
 
     pool_id: str
     pool: str
+    """The name of the pool."""
     before: int
+    """The number of replicas before the change."""
     after: int
+    """The number of replicas from now on."""
     why: str
+    """The reason as a sentence."""
 
 
 class _Decided(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ class ScalingRow(msgspec.Struct, frozen=True):
     min_replicas: int
     max_replicas: int
     down_after_s: int
+    """Seconds for which a replica must not have been needed before it is removed."""
     decided_at: datetime.datetime | None
     """The time at which the number of replicas was changed last."""
     why: str

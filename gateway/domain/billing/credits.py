@@ -17,6 +17,7 @@ class Grant(msgspec.Struct, frozen=True):
     id: str
     project_id: str
     amount: int
+    """The granted amount."""
     reason: str
     created_at: datetime.datetime
     expires_at: datetime.datetime | None

@@ -22,6 +22,7 @@ class PeriodSum(msgspec.Struct, frozen=True):
 
     model: str
     adapter_class: str
+    """The price class of the adapters."""
     service_tier: str
     price_version: int
     corrects_period: str | None
@@ -40,17 +41,20 @@ class Line(msgspec.Struct, frozen=True):
 
     model: str
     adapter_class: str
+    """The price class of the adapters."""
     service_tier: str
     kind: LineKind
     num_tokens: int
     unit_price_nanos: int
     """The price of a million tokens before the discount, in billionths of the currency."""
     discount_basis_points: int
+    """The discount, in hundredths of a per cent."""
     price_version: int | None
     """The version of the prices; null where there were none."""
     corrects_period: str | None
     """The closed month whose usage came late."""
     amount_nanos: int
+    """The amount after the discount, in billionths of the currency."""
 
 
 class AdjustmentLine(msgspec.Struct, frozen=True):
@@ -61,6 +65,7 @@ class AdjustmentLine(msgspec.Struct, frozen=True):
     corrects_period: str | None
     corrects_request_id: str | None
     amount_nanos: int
+    """The amount in billionths of the currency; negative for a refund."""
 
 
 class Party(msgspec.Struct, frozen=True):
@@ -76,6 +81,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     number: str | None
     """The invoice's number; null for a draft, whose amounts may still change."""
     period: str
+    """The month, such as `2026-10`."""
     period_start: int
     """Unix seconds."""
     period_end: int
@@ -92,6 +98,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     adjustments_nanos: int
     total_nanos: int
     credit_nanos: int
+    """The credit that pays for a part of the total, in billionths of the currency."""
     due_nanos: int
     """The amount that is left to be paid, in billionths of the currency."""
     object: Literal["organization.invoice"] = "organization.invoice"

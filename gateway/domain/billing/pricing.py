@@ -23,7 +23,7 @@ class Rates(msgspec.Struct, frozen=True):
     cached_input_nanos: int = 0
     output_nanos: int = 0
     basis_points: int = 0
-    """The discount on the prices."""
+    """The discount on the prices, in hundredths of a per cent."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Cost(msgspec.Struct, frozen=True):
     cached: int
     output: int
     total: int
+    """The sum of the three, less the discount."""
     listed: int
     """The total before the discount."""
 

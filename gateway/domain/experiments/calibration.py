@@ -57,6 +57,7 @@ class Calibration(msgspec.Struct, frozen=True):
     deviation: float
     """The standard deviation of one unit's outcome; of a ratio, that of its linearized outcome."""
     num_runs: int
+    """The number of simulated experiments."""
     num_false: int
     """Runs in which the interval that holds at every look excluded no effect at the end of any day."""
     num_false_fixed: int

@@ -23,8 +23,10 @@ class UnitsRow(msgspec.Struct, frozen=True):
     """Units that were assigned first on one day, with or without outcomes."""
 
     day: int
+    """The day in days since 1970."""
     epoch: int
     arm: int
+    """The index of the arm."""
     units: int
     delivered: int
     """Units that got the arm's whole treatment with every request."""
@@ -38,8 +40,10 @@ class SumsRow(msgspec.Struct, frozen=True):
     """
 
     day: int
+    """The day in days since 1970."""
     epoch: int
     arm: int
+    """The index of the arm."""
     metric: str
     sums: Sums
 
@@ -48,10 +52,13 @@ class TimesRow(msgspec.Struct, frozen=True):
     """Units by their time, for quantiles: one time a unit, in the buckets of `quantiles`."""
 
     day: int
+    """The day in days since 1970."""
     epoch: int
     arm: int
+    """The index of the arm."""
     metric: str
     counts: tuple[int, ...]
+    """The number of units in each bucket."""
 
 
 _Row = TypeVar("_Row", UnitsRow, SumsRow, TimesRow)
@@ -89,6 +96,7 @@ class Comparison(msgspec.Struct, frozen=True):
     metric: str
     role: Role
     arm: int
+    """The index of the arm."""
     control: Mean
     treatment: Mean
     effect: Effect
@@ -108,10 +116,13 @@ class QuantileComparison(msgspec.Struct, frozen=True):
     metric: str
     role: Role
     arm: int
+    """The index of the arm."""
     control: quantiles.QuantileInterval
     treatment: quantiles.QuantileInterval
     difference: Interval
+    """The bounds of the milliseconds by which the arm's quantile exceeds the control's."""
     alpha: float
+    """The significance level of the intervals."""
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -124,9 +135,11 @@ class Results(msgspec.Struct, frozen=True):
     """Indexes in `comparisons` of the secondary ones that e-BH keeps."""
     guardrails: tuple[GuardrailVerdict, ...]
     srm_log_e: float
+    """The natural logarithm of the E-value against the declared split of units."""
     is_srm: bool
     """True if units are not split as declared (sample ratio mismatch): no other result is to be believed then."""
     not_analysed: Mapping[str, int]
+    """The number of requests that are not analysed, by reason (`assignment.Reason`)."""
     may_decide: bool
     """True if the declared days have passed and the sample ratio holds."""
     judged: tuple[JudgedComparison, ...] = ()

@@ -44,13 +44,17 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     ttft_us: int = 0
+    """The sum of the times to the first token, in microseconds."""
     num_ttft: int = 0
     """Requests that got a first token: others have no time to it."""
     token_us: int = 0
-    """Sum over requests of the mean time per token."""
+    """The sum over requests of the mean time per token, in microseconds."""
     num_token_times: int = 0
+    """Requests that have a time per token."""
     queue_us: int = 0
+    """The sum of the times in the engines' queues, in microseconds."""
     engine_us: int = 0
+    """The sum of the times that engines computed, in microseconds."""
     num_votes: int = 0
     """Votes of people and programs, without those of judges."""
 
@@ -116,13 +120,17 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     first_id: str
     """The id of the request that exposed the unit first."""
     epoch: int
+    """The epoch that chose the arm."""
     arm: int
+    """The index of the arm."""
     is_delivered: bool
     """True if all the unit's requests within the window got the arm's whole treatment."""
     counts: Counts
+    """The sums over the unit's requests within its window."""
     votes: Mapping[str, tuple[int, int]]
     """The sum of the unit's votes and their number, by metric, a judge's apart."""
     firsts: Mapping[str, FirstTime]
+    """The time of each metric that has quantiles, by metric."""
     days: Mapping[int, DayOutcomes] = {}
     """The outcomes by days since the first exposure: days that are counted on their own (`num_ages`) and on which the
     unit did something."""
@@ -173,10 +181,13 @@ class Changes(msgspec.Struct, frozen=True):
     """The amounts to add to an experiment's tables, in any order with other changes."""
 
     units: Mapping[Key, tuple[int, int, int]]
+    """The changes of the numbers of units, of those that got the whole treatment, and of their requests."""
     sums: Mapping[tuple[Key, str], Sums]
+    """The changes of the sums of metrics."""
     times: Mapping[tuple[Key, str, int], int]
     """The change of the number of units in each bucket."""
     ages: Mapping[AgeKey, Sums] = {}
+    """The changes of the sums of metrics by days since exposure."""
     segment_units: Mapping[SegmentKey, tuple[int, int, int]] = {}
     """The changes of the numbers of units by segment, over all days."""
     segment_sums: Mapping[tuple[SegmentKey, str], Sums] = {}

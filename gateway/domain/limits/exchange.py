@@ -46,6 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     now_ns: int
     """The database's time: Unix time in ns."""
     num_gateways: int
+    """The number of gateways that live."""
     accounts: Mapping[str, Account]
 
 
@@ -61,10 +62,13 @@ class WaitingRequest(msgspec.Struct, eq=False):
 
     entries: tuple[Entry, ...]
     work: RequestWork
+    """The request's prompts and their sizes."""
     instant_ns: int
+    """PostgreSQL's time at which the request came, in Unix nanoseconds."""
     taken: tuple[int, ...]
     """The amounts that were free, in the order of entries."""
     answer: Reservation | Shortage | Stale | None = None
+    """The answer; None until there is one."""
 
 
 def begin_reservation(entries: tuple[Entry, ...], work: RequestWork, instant_ns: int, now_s: float) -> WaitingRequest:

@@ -34,6 +34,7 @@ class _Part(msgspec.Struct, eq=False):
 
     reservation: Reservation
     index: int
+    """The number of the prompt in its request."""
     most: list[int]
     """The reserved amounts: the most that the part can use."""
     spent: list[int]

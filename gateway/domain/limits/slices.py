@@ -125,3 +125,4 @@ class Reservation(msgspec.Struct, eq=False):
     dispatched: set[int] = msgspec.field(default_factory=set)
     """The parts that an engine has, which will end with a usage."""
     closed: bool = False
+    """True once no part can use the reservation any more."""

@@ -57,6 +57,7 @@ class PromptWork(msgspec.Struct, frozen=True):
     """One prompt of a request."""
 
     request_id: str
+    """The id of the prompt's row in the ledger."""
     prompt_tokens: int
     num_choices: int
     max_tokens: int

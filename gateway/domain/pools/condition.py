@@ -28,7 +28,9 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
     revision: int
     state: ReplicaState
     why: str
+    """The reason for the state, in words; "" where there is none."""
     num_failures: int
+    """Failures in a row."""
     is_managed: bool
     """True where an agent runs the replica; one that somebody else runs is not counted by `num_replicas`."""
 

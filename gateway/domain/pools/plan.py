@@ -54,7 +54,9 @@ class Replica(msgspec.Struct, frozen=True):
     num_failures: int = 0
     """Failures in a row."""
     replace: bool = False
+    """True if another engine is to take the replica's place."""
     why: str = ""
+    """The reason for the state, in words; "" where there is none."""
     is_evicted: bool = False
     """True if the replica is to be replaced because its host is drained.
 
@@ -70,7 +72,9 @@ class Revision(msgspec.Struct, frozen=True):
     revision: int
     state: RevisionState
     needs: Needs = Needs(0)
+    """The memory, the device and the kind of host that a replica needs."""
     why: str = ""
+    """The reason why the revision failed; "" otherwise."""
     base_digest: str = ""
     """The digest of the revision's base model; "" until the model is prepared."""
 
@@ -80,13 +84,16 @@ class Pool(msgspec.Struct, frozen=True):
 
     id: str
     num_replicas: int
+    """The number of replicas that are wanted."""
     revision: int | None
     """The revision that serves."""
     wanted_revision: int
+    """The revision that shall serve."""
     revisions: Mapping[int, Revision]
     replicas: Sequence[Replica]
     """The replicas that have not been stopped, oldest first."""
     is_removed: bool = False
+    """True if the pool was removed: all its replicas end."""
 
 
 class Create(msgspec.Struct, frozen=True):

@@ -93,6 +93,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     changed_at_s: float
     """The time of the last change of the number of replicas, or of the first decision."""
     last: Literal["", "up", "down"] = ""
+    """The direction of the last change; "" before the first."""
     down_after_s: float = 0.0
     """The present length of the window in seconds; 0: the one that the bounds set."""
     peaks: tuple[tuple[float, int], ...] = ()
@@ -114,6 +115,7 @@ class Decision(msgspec.Struct, frozen=True):
     num_replicas: int
     why: str
     memory: Memory
+    """The state for the next decision."""
 
 
 def combined_load(loads: Sequence[Load]) -> Load | None:

@@ -25,6 +25,7 @@ class WantedAdapter(msgspec.Struct, frozen=True):
     version: int | None = None
     """None is the current version."""
     is_alias: bool = False
+    """True if the name is an alias."""
 
 
 def read_model(model: str, pools: Collection[str]) -> WantedAdapter | None:

@@ -37,6 +37,7 @@ class Bound(msgspec.Struct, frozen=True):
 
     state: State
     max_s: float
+    """The most seconds in the state."""
     late: bytes = b""
     """The bytes that are sent to a client that waits for a reply when max_s is over."""
     max_bytes: float = math.inf

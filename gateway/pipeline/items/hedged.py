@@ -43,6 +43,7 @@ class _Try(msgspec.Struct, eq=False):
     """One of two tries at a prompt, with the task that waits for its first item."""
 
     attempts: range
+    """The numbers that the try's attempts may have."""
     source: AsyncGenerator[Item | Restarted]
     first: asyncio.Task[Item | Restarted]
     has_ended: bool = False

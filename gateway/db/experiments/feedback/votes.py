@@ -39,6 +39,7 @@ class NewVote(msgspec.Struct, frozen=True, kw_only=True):
     """The word that the client voted with; None for a number."""
     fingerprint: bytes
     content_key: str | None
+    """The id of the key that encrypts the sealed fields; None where they are empty."""
     sealed_comment: bytes | None
     occurred_at: datetime.datetime
 

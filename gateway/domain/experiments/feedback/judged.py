@@ -118,7 +118,9 @@ class _Arm(msgspec.Struct, frozen=True):
     """One arm in one epoch."""
 
     labelled: Sums
+    """The sums over the units about which people and the judge voted."""
     others: Sums
+    """The sums over the units about which only the judge voted."""
 
     @property
     def is_enough(self) -> bool:
@@ -167,10 +169,14 @@ class _Estimates(msgspec.Struct, frozen=True):
     """One arm over all epochs."""
 
     powered: Mean
+    """The mean by people's votes with the help of the judge's."""
     by_people: Mean
+    """The mean by people's votes alone."""
     by_judge: Mean
+    """The mean by the judge's votes alone."""
     num_judged: int
     judge_weight: float
+    """The weight of the judge's votes, in the latest epoch."""
 
 
 def _estimates(epochs: Sequence[Sequence[_Arm]], one: int) -> _Estimates:

@@ -21,6 +21,7 @@ class EpochCounts(msgspec.Struct, frozen=True):
     """The counts of each arm in one epoch."""
 
     counts: tuple[int, ...]
+    """The number of units of each arm."""
     shares: tuple[float, ...]
     """The expected share of each arm; they sum to 1. 0 for arms that had ended, which are left out."""
 

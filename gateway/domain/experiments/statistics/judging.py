@@ -36,7 +36,9 @@ class Pair(msgspec.Struct, frozen=True):
     arm_first: Verdict
     """The verdict where the arm's answer was shown first."""
     control_chars: int
+    """The length of the control's answer in characters."""
     arm_chars: int
+    """The length of the arm's answer in characters."""
     label: float | None = None
     """A person's verdict on the pair, in the numbers of `score`; None where nobody was asked."""
 
@@ -62,6 +64,7 @@ class Preference(msgspec.Struct, frozen=True):
     """The rate at which people would prefer the arm to the control, and the rate by a judge alone."""
 
     num_labelled: int
+    """Pairs that people have labelled."""
     num_judged: int
     """Pairs that nobody but the judge has seen."""
     judge_weight: float

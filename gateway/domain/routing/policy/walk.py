@@ -43,9 +43,13 @@ class _Around(msgspec.Struct, frozen=True):
     then: dict[Outcome, _Attempt] = {}
     """The attempts that follow the node's last one, by its outcome."""
     first_token_ms: int | None = None
+    """The milliseconds after which a first token is too late; None: no bound."""
     accept: Accept | None = None
+    """The check that an answer must pass; None: none."""
     hedge: Hedge | None = None
+    """The hedge of the attempts; None: none."""
     copies: tuple[Copy, ...] = ()
+    """The copies that go out once the request is answered."""
 
 
 class _Attempt(msgspec.Struct, eq=False):
@@ -53,8 +57,10 @@ class _Attempt(msgspec.Struct, eq=False):
 
     target: str
     path: str
+    """The place of the target in the document."""
     around: _Around
     wait_ms: int = 0
+    """Milliseconds to wait before the attempt."""
 
 
 def walk(document: Document, facts: Facts) -> Plan:
