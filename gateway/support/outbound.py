@@ -6,7 +6,6 @@ means a moment later (DNS rebinding). TLS is still verified for the name. Knows 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import ipaddress
 import os
@@ -17,6 +16,8 @@ from contextlib import asynccontextmanager
 
 import certifi
 import httpx
+
+from gateway.support.names import Names
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 """A function that returns the addresses of a host name, for a port.
@@ -49,18 +50,16 @@ class NotPublic(Exception):
     """The error for a URL that leads to an address that is not public; the message gives no details."""
 
 
-async def look_up(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a name that the system's resolver gives, in its order of preference."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]).partition("%")[0] for entry in found]
-
-
 class Guard:
-    """The check of the addresses that a URL leads to. is_allowed: judges each address of the URL's host name."""
+    """The check of the addresses that a URL leads to.
 
-    def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp = look_up) -> None:
+    is_allowed: judges each address of the URL's host name. look_up: None: the system's resolver is asked, in threads of
+    this guard's own.
+    """
+
+    def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp | None = None) -> None:
         self._is_allowed = is_allowed
-        self._look_up = look_up
+        self._look_up = look_up or Names().look_up
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -17,6 +17,28 @@ ABOVE_BYTES = 1 << 20
 async def maybe_in_thread(num_bytes: int, work: Callable[[], T]) -> T:
     """Return the result of `work` on this many bytes, done in a thread if they are more than ABOVE_BYTES."""
     return await asyncio.to_thread(work) if num_bytes > ABOVE_BYTES else work()
+
+
+def in_new_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Start work in a thread made for it, and return its future result.
+
+    For calls that may block for long: neither the executor's few threads nor the end of the process wait for them.
+
+    name: the name of the thread.
+    """
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def run() -> None:
+        error, result = None, None
+        try:
+            result = work()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            done.get_loop().call_soon_threadsafe(_end, done, error, result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
 
 
 class OwnThread:
@@ -60,14 +82,14 @@ class OwnThread:
                 called.get_loop().call_soon_threadsafe(_end, called, error)
 
 
-def _end(called: asyncio.Future[None], error: Exception | None) -> None:
+def _end(called: asyncio.Future[Any], error: Exception | None, result: Any = None) -> None:
     """End the wait for a call, unless nobody waits any more.
 
-    error: the error of the call; None where it succeeded.
+    error: the error of the call; None where it succeeded. result: what the call returned.
     """
     if called.done():
         return
     if error is None:
-        called.set_result(None)
+        called.set_result(result)
     else:
         called.set_exception(error)

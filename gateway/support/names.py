@@ -1,0 +1,59 @@
+"""Look-ups of host names that strangers give: each in a thread of its own, a name once at a time.
+
+The system's resolver blocks for half a minute when the servers of a name do not answer, whatever its caller waits for.
+In the threads that a process shares, some names of one organization would keep the work of all others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Callable, Sequence
+
+from gateway.support.threads import in_new_thread
+
+MAX_AT_ONCE = 256
+"""The most names that are looked up at once; as many threads, nearly all of which wait."""
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""A function that blocks until it knows the addresses of a host name, for a port, in the order of preference.
+
+Raises OSError or UnicodeError: when the name has no address.
+"""
+
+
+def system_addresses(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a name that the system's resolver gives."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]).partition("%")[0] for entry in found]
+
+
+class Names:
+    """The look-ups under way for one purpose, such as webhooks: those for another one do not wait for them."""
+
+    def __init__(self, resolve: Resolve = system_addresses, max_at_once: int = MAX_AT_ONCE) -> None:
+        self._resolve = resolve
+        self._max_at_once = max_at_once
+        self._under_way: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
+
+    async def look_up(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of a name. A look-up of it that is under way answers all who ask meanwhile.
+
+        Raises OSError or UnicodeError: when the name has no address.
+        Raises OSError: when too many names are being looked up.
+        """
+        name = host, port
+        under_way = self._under_way.get(name)
+        if under_way is None:
+            if len(self._under_way) >= self._max_at_once:
+                raise OSError("too many host names are being looked up")
+            under_way = in_new_thread(functools.partial(self._resolve, host, port), "look-up")
+            self._under_way[name] = under_way
+            under_way.add_done_callback(functools.partial(self._ended, name))
+        return await asyncio.shield(under_way)
+
+    def _ended(self, name: tuple[str, int], look_up: asyncio.Future[Sequence[str]]) -> None:
+        del self._under_way[name]
+        if not look_up.cancelled():
+            look_up.exception()  # nobody may be waiting any more
