@@ -20,6 +20,7 @@ sent only to a peer whose minor has it. An unknown field of a `GenerateRequest` 
 refuses that request, and no other.
 
 Minor 1: `Hello.minor`, `Welcome.minor`, `Welcome.software`, `Submit.trace`, `Usage.arrived_unix_ns`.
+Minor 2: `CallGrammar.marks`, sent only to engines that have it (`minor_of`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
-PROTOCOL_MINOR = 1
+PROTOCOL_MINOR = 2
+MINOR_OF_MARKS = 2
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 HEARTBEATS_MISSED_ALONE = 10
@@ -110,6 +112,12 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """The JSON schema that text instead of calls must fit; None: any text."""
     text_label: str = ""
     """The name of text_schema in refusals."""
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """The one field of a `CallGrammar` that engines of minor 1 refuse."""
+
+    marks: dict[str, int] = {}
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -200,6 +208,18 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """
     batch: BatchTerms | None = None
     """The terms of a request in the batch band; None for an interactive one."""
+
+
+def minor_of(request: GenerateRequest) -> int:
+    """Return the least minor of an engine that understands a request's grammar.
+
+    Fields of the request itself need no minor: an engine that does not know one refuses that request in words.
+    """
+    grammar = request.sampling.grammar
+    if grammar is None or grammar.kind != "tool_calls" or '"marks"' not in grammar.source:
+        return 0
+    # A schema may have a property of that name.
+    return MINOR_OF_MARKS if _decode_marks(grammar.source).marks else 0
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -632,6 +652,7 @@ EngineMessage = Welcome | Refused | StepOutputs | AdapterStatus | UnackedUsage |
 encode = msgspec.msgpack.Encoder().encode
 decode_from_gateway = msgspec.msgpack.Decoder(GatewayMessage).decode
 decode_from_engine = msgspec.msgpack.Decoder(EngineMessage).decode
+_decode_marks = msgspec.json.Decoder(_Marks).decode
 
 
 class _NamedRequest(msgspec.Struct):

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from engine.protocol import EngineStats, Welcome
+from engine.protocol import EngineStats, GenerateRequest, Welcome, minor_of
 from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.link import EngineLink
@@ -54,6 +54,17 @@ class EngineCondition:
         if not self.is_ready:
             code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
             raise Unanswered(not_ready(self._detail, code), "absent")
+
+    def check_understands(self, request: GenerateRequest) -> None:
+        """Check that the engine's version knows all that a request's grammar says.
+
+        Raises Unanswered: when it does not, so that another engine may be asked; until the engine is upgraded.
+        """
+        minor = self._welcome.minor if self._welcome is not None else 0
+        if minor_of(request) > minor:
+            raise Unanswered(
+                not_ready("the engine's version does not know this model's format of tool calls"), "absent"
+            )
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""

@@ -67,7 +67,7 @@ class EngineRequests:
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._wait_for_earlier(request.request_id)
-        await self._take_place()
+        await self._take_place(request)
         stream, has_begun = self._begin(request, trace), False
         try:
             while not isinstance(item := await stream.take(), Final):
@@ -145,21 +145,26 @@ class EngineRequests:
         except TimeoutError:
             raise Unanswered(window_full(), "full") from None
 
-    async def _take_place(self) -> None:
-        """Take a place in the engine's window.
+    async def _take_place(self, request: GenerateRequest) -> None:
+        """Take a place in the engine's window for a request.
 
-        Raises Unanswered: when the engine is not ready, or has no place in time.
+        Raises Unanswered: when the engine is not ready, does not understand the request, or has no place in time.
         """
-        self._condition.check_ready()
+        self._check(request)
         try:
             await self.window.take(WINDOW_WAIT_S)
         except TimeoutError:
             raise Unanswered(window_full(), "full") from None
         try:
-            self._condition.check_ready()  # still
+            self._check(request)  # still
         except Unanswered:
             self.window.give()
             raise
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Raise Unanswered if the engine is not ready, or is of a version that does not understand the request."""
+        self._condition.check_ready()
+        self._condition.check_understands(request)
 
     def _begin(self, request: GenerateRequest, trace: str) -> EngineStream:
         """Send a request. If the engine is gone meanwhile, the request ends at once."""

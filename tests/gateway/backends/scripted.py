@@ -10,6 +10,7 @@ import zmq
 import zmq.asyncio
 
 from engine.protocol import (
+    PROTOCOL_MINOR,
     PROTOCOL_VERSION,
     EngineLimits,
     EngineMessage,
@@ -58,9 +59,9 @@ class ScriptedEngine:
         """Send raw bytes to the gateway, which need not be a message."""
         await self._socket.send_multipart([self._gateway, frame])
 
-    async def welcome(self, *, credits: int = 8, model_digest: str = "digest") -> Hello:
+    async def welcome(self, *, credits: int = 8, model_digest: str = "digest", minor: int = PROTOCOL_MINOR) -> Hello:
         hello = await self.expect(Hello)
-        await self.send(Welcome(PROTOCOL_VERSION, "engine", model_digest, LIMITS, credits))
+        await self.send(Welcome(PROTOCOL_VERSION, "engine", model_digest, LIMITS, credits, minor=minor))
         return hello
 
     def close(self) -> None:

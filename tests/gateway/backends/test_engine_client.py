@@ -18,12 +18,15 @@ from engine.protocol import (
     AckUsage,
     AdapterProbe,
     AdapterStatus,
+    CallableTool,
+    CallGrammar,
     Delta,
     EngineError,
     EngineStats,
     Final,
     GenerateRequest,
     Goodbye,
+    Grammar,
     Heartbeat,
     LoadAdapter,
     Refused,
@@ -35,6 +38,7 @@ from engine.protocol import (
     Usage,
     UsageRecord,
     encode,
+    minor_of,
 )
 from gateway.backends.base import Unanswered
 from gateway.backends.engine.adapter_calls import AdapterCalls
@@ -401,6 +405,31 @@ async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_reco
     caught.value.supersede()
     assert [(record.request_id, record.attempt) for record in sink.superseded_records] == [("req_1", 0)]
     assert sink.superseded_sources == [backend], "the engine waits to hear that it may forget"
+
+
+def calling_request(marks: dict[str, int]) -> GenerateRequest:
+    """Return a request that may call a tool, whose parameters have the name of the field that older engines lack."""
+    parameters = {"type": "object", "properties": {"marks": {"type": "object"}}}
+    calls = CallGrammar([CallableTool("rate[ARGS]", parameters, "tools[0]")], "</s>", trigger=5, marks=marks)
+    grammar = Grammar("tool_calls", msgspec.json.encode(calls).decode())
+    return msgspec.structs.replace(request(), sampling=SamplingParams(max_tokens=10, grammar=grammar))
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2, 3])
+async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_them(engine, backend, sink, minor):
+    await ready(backend, engine, minor=minor)
+    marked = calling_request({"[ARGS]": 6})
+    assert (minor_of(request()), minor_of(calling_request({})), minor_of(marked)) == (0, 0, 2)
+    if minor < 2:
+        with pytest.raises(Unanswered, match="version does not know this model's format of tool calls") as caught:
+            await anext(backend.deltas(marked))
+        assert (caught.value.kind, caught.value.was_sent) == ("absent", False)
+        assert (backend.num_in_flight, sink.dispatched_ids) == (0, [])
+        marked = calling_request({})  # goes to any engine
+    reading = asyncio.create_task(read(backend, marked))
+    assert (await engine.expect(Submit)).request == marked
+    await engine.send(StepOutputs([], [final()]))
+    assert await reading == [final()]
 
 
 async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_the_gateways_next_one(engine, backend):
