@@ -22,8 +22,8 @@ from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import authorize, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission
 from gateway.http.bodies import announced_bytes, count_as_they_come
-from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
+from gateway.http.request.call import Call, call_of
 from gateway.http.shape import Form
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins, csrf_matches

@@ -36,7 +36,7 @@ from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.tenancy.principal import Principal
 from gateway.domain.tracing import names
 from gateway.domain.tracing.sampler import Sampler
-from gateway.http.envelope import Call
+from gateway.http.request.call import Call
 from gateway.http.server_span import end_server_span
 from gateway.observability.tracing.exporter import MAX_WAITING, Exporter
 from gateway.observability.tracing.trace import UNTRACED, Traced, Tracer, passed_on

@@ -27,8 +27,8 @@ from gateway.evaluation.wire import (
 )
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
 from gateway.http.fields import missing_field
+from gateway.http.request.call import call_of
 from gateway.http.shape import Example, shape
 from gateway.support.pace import Pace
 

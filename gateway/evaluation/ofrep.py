@@ -22,8 +22,9 @@ from gateway.evaluation.ofrep_wire import EvaluatedFlag, EvaluatedFlags, Evaluat
 from gateway.evaluation.wire import MAX_UNIT_CHARS
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
-from gateway.http.envelope import OwnRouter, call_of
+from gateway.http.envelope import OwnRouter
 from gateway.http.fields import decode
+from gateway.http.request.call import call_of
 from gateway.http.shape import Example, shape
 from gateway.routing.experiments import RunningExperiment
 from gateway.support.pace import Pace

@@ -14,9 +14,9 @@ from litestar import Request
 from litestar.types import HTTPScope
 
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
 from gateway.http.fields import decode
 from gateway.http.json_work import MAX_WORK, UNCOUNTED_BYTES, work_of
+from gateway.http.request.call import call_of
 from gateway.support.pace import Pace
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import SkipValidation
 
 from gateway.domain.tenancy.principal import Principal, Scope
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.request.credentials import authorization_of
 from gateway.tenancy.authenticate import Authenticator, require_scope
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from gateway.domain.errors import ClientGone
-from gateway.http.envelope import Call
+from gateway.http.request.call import Call
 
 T = TypeVar("T")
 

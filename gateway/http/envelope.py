@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Self, cast
 
-import msgspec
 import structlog
 from litestar import Litestar, Router
 from litestar.enums import ScopeType
@@ -30,13 +28,13 @@ from litestar.types import (
 )
 
 from gateway.db.ids import new_id
-from gateway.domain.batches.line import BatchLine
 from gateway.domain.errors import ClientGone, DeadlinePassed, GatewayError, NotFound, ShuttingDown, shortened
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
 from gateway.http.lazy_routes import prepare_on_use
+from gateway.http.request.call import Call
 from gateway.http.request.coding import coding_of, refuse_coded_body
 from gateway.http.request.credentials import authorization_of, repeated_credential
 from gateway.http.request.head_method import HeadReply, as_get, with_head
@@ -44,7 +42,7 @@ from gateway.http.request.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, RefusedRequest
-from gateway.observability.tracing.trace import UNTRACED, BeginTrace, Traced, passed_on
+from gateway.observability.tracing.trace import BeginTrace, passed_on
 
 log = structlog.get_logger(__name__)
 
@@ -62,93 +60,6 @@ caches between store nothing, guess no type, show nothing in a frame and tell no
 
 NOT_OURS = (None, ClientGone.code, DeadlinePassed.code)
 """The error codes (None: no error) at the end of a streamed reply that are no fault of this server."""
-
-
-class Call(msgspec.Struct):
-    """One HTTP request. Its handler sets organization, tenant and model as soon as it knows them."""
-
-    request_id: str
-    """The `x-request-id` of the reply."""
-    started_ns: int
-    """The time at which the request came, in nanoseconds of a monotonic clock."""
-    address: str = ""
-    """The client's address."""
-    is_https: bool = False
-    """True if the client's own connection is encrypted."""
-    status: int = 0
-    """The status of the reply; 0 before the reply begins."""
-    organization: str = ""
-    tenant: str = ""
-    """The id of the project."""
-    api_key_id: str = ""
-    model: str = ""
-    """The model id as the client wrote it."""
-    user: str = ""
-    """The digest of the user that the client names (`note_user`)."""
-    safety_identifier: str = ""
-    """The digest of the safety identifier that the client names."""
-    error: str | None = None
-    """The code of the error; None for none."""
-    is_clients_error: bool = False
-    """True if a streamed reply ended with an error that is the client's own."""
-    refusal: GatewayError | None = None
-    """The error that was raised before a reply began."""
-    client_gone: bool = False
-    """True once the client has disconnected."""
-    is_cut_off: bool = False
-    """True if this gateway is stopping and no longer waits for the request."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Further headers of the reply."""
-    num_admitted: int = 0
-    """The number of prompts that an engine may have worked on."""
-    fields: Mapping[str, str | float] = {}
-    """More fields of the log line."""
-    trace: Traced = UNTRACED
-    """The trace that the request belongs to."""
-    outlives_client: bool = False
-    """True where the work goes on after the client has left."""
-    batch: BatchLine | None = None
-    """The line of a batch that is answered as if it were a request; None for a request over HTTP."""
-    on_end: Callable[[], None] | None = None
-    """The function that is called once the reply is over, however it ended."""
-    dialect: Dialect = OPENAI
-    """The API whose replies the client expects."""
-    is_body_counted: bool = False
-    """True once the bytes of the body are counted against the project's pace."""
-    on_disconnect: Callable[[], None] | None = None
-    """The function that cancels the work for the client."""
-
-    @property
-    def elapsed_ms(self) -> float:
-        """The milliseconds since the request began."""
-        return (time.perf_counter_ns() - self.started_ns) / 1e6
-
-    def leave(self) -> None:
-        """Record that the client has disconnected, and cancel the work for it."""
-        self.client_gone = True
-        if self.on_disconnect is not None:
-            self.on_disconnect()
-
-
-def call_of(scope: Scope) -> Call:
-    """Return the call that a request's scope belongs to."""
-    call: Call = scope["state"]["call"]
-    return call
-
-
-def note_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
-    """Record the end user of a request for its log line, as the first 64 bits of SHA-256 in hex.
-
-    The name itself may be an address or a number that is nobody's business; who knows the name finds the requests.
-
-    user, safety_identifier: the two fields of a request that name its end user; None where absent.
-    """
-    call.user = _digest(user)
-    call.safety_identifier = _digest(safety_identifier)
-
-
-def _digest(name: str | None) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16] if name else ""
 
 
 class OwnRouter(Router):

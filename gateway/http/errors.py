@@ -19,8 +19,8 @@ from gateway.domain.errors import (
     Overloaded,
     shortened,
 )
-from gateway.http.envelope import call_of
 from gateway.http.error_body import headers_of, unexpected_error
+from gateway.http.request.call import call_of
 from gateway.http.request.paths import path_as_sent
 
 log = structlog.get_logger(__name__)

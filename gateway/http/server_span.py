@@ -7,15 +7,12 @@ in a path may be a secret.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from gateway.domain.errors import ModelNotFound, shortened
 from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes, Span, SpanEvent
+from gateway.http.request.call import Call
 from gateway.observability.tracing.trace import Trace
-
-if TYPE_CHECKING:
-    from gateway.http.envelope import Call
 
 OF_TENANTS = ("/v1/", "/ofrep/", "/tokenize", "/detokenize", "/rerank", "/v2/rerank")
 NOT_OF_TENANTS = "/v1/organization"

@@ -13,8 +13,8 @@ from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from gateway.domain.errors import ClientGone, GatewayError
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected_error
+from gateway.http.request.call import Call, call_of
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.messages.errors import MessageError
 from gateway.messages.options import conversation_of

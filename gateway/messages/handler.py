@@ -14,7 +14,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import call_of, note_user
+from gateway.http.request.call import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.messages.conversation import logged_messages

@@ -28,8 +28,8 @@ from gateway.domain.tenancy import recovery, totp
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import check_grant, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission, Role
-from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
+from gateway.http.request.call import Call, call_of
 from gateway.http.shape import shape
 from gateway.tenancy.logins import DEVICE_LIFETIME, LIFETIME, Client, NewLogin, csrf_token
 from gateway.tenancy.passwords import MAX_CHARS

@@ -32,8 +32,8 @@ from gateway.db.organization import audit, logins, users
 from gateway.db.organization import passkeys as rows
 from gateway.domain.errors import Conflict, NotFound
 from gateway.domain.tenancy.permissions import check_grant, of_role
-from gateway.http.envelope import call_of
 from gateway.http.fields import decode
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.tenancy.passkeys import ALGORITHMS, LIFETIME, Assertion, NewCredential
 from gateway.tenancy.throttle import unlock

@@ -24,8 +24,8 @@ from gateway.db.organization.organizations import first_organization
 from gateway.db.pools import host_tokens
 from gateway.domain.errors import InvalidCredentials, InvalidRequest, PermissionDenied
 from gateway.domain.tenancy.actor import Actor
-from gateway.http.envelope import call_of
 from gateway.http.fields import decode
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 
 if TYPE_CHECKING:

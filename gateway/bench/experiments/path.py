@@ -24,7 +24,7 @@ from gateway.domain.experiments.feedback.vote_ids import signed_id
 from gateway.domain.routing.bases import Base, Bases
 from gateway.domain.tenancy.principal import Principal
 from gateway.experiments.notes import Notes
-from gateway.http.envelope import Call
+from gateway.http.request.call import Call
 from gateway.metering.tag import encode_tag
 from gateway.openai.chat.wire import ChatCompletionRequest
 from gateway.openai.shared.context import context_of

@@ -21,7 +21,7 @@ from gateway.batches.service import Batch, Batches, ended_time
 from gateway.domain.errors import NotFound
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.batches.wire import (
     BatchCounts,

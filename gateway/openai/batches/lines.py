@@ -25,7 +25,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes
 from gateway.http.bodies import Bodies
-from gateway.http.envelope import Call
+from gateway.http.request.call import Call
 from gateway.observability.tracing.trace import BeginTrace, passed_on
 from gateway.openai.chat import handler as chat
 from gateway.openai.completions import handler as completions

@@ -19,8 +19,8 @@ from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
+from gateway.http.request.call import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.chat.calls import CallShape

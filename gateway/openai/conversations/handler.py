@@ -22,7 +22,7 @@ from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, NotFo
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.conversations.wire import (
     AddItems,

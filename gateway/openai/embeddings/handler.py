@@ -18,8 +18,8 @@ from gateway.domain.errors import InvalidRequest
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
+from gateway.http.request.call import call_of, note_user
 from gateway.http.shape import shape
 from gateway.openai.completions.prompts import place_of, prompts
 from gateway.openai.embeddings.wire import (

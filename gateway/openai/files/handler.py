@@ -24,8 +24,8 @@ from gateway.files.names import check_size, checked_name
 from gateway.files.service import File, Files
 from gateway.http.caller import Caller
 from gateway.http.download import open_download
-from gateway.http.envelope import Call, call_of
 from gateway.http.fields import invalid_field, missing_field
+from gateway.http.request.call import Call, call_of
 from gateway.http.shape import Form, shape
 from gateway.http.upload_body import receive_form
 from gateway.openai.files.wire import (

@@ -15,8 +15,8 @@ from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import call_of
 from gateway.http.fields import missing_field
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.conversation import item_id

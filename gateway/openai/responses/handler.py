@@ -15,7 +15,7 @@ from gateway.content.stored_responses import StoredResponses
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.disconnect import unless_disconnected
-from gateway.http.envelope import call_of, note_user
+from gateway.http.request.call import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.responses.background.follow import Followers

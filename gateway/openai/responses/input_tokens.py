@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.responses.conversation import own_items, template_messages
 from gateway.openai.responses.options import check_reasoning, rendering_of

@@ -21,7 +21,7 @@ from gateway.content.background_responses import FINAL, BackgroundResponses
 from gateway.content.stored_responses import StoredResponses
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.responses.background.follow import POLL_S, Followers, Following

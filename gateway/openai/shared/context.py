@@ -10,7 +10,7 @@ from engine.protocol import Usage
 from gateway.content.transcript import LoggedMessage
 from gateway.domain.experiments.exposure import HEADER, Exposure
 from gateway.domain.tenancy.principal import Principal
-from gateway.http.envelope import Call
+from gateway.http.request.call import Call
 from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.run import Run

@@ -23,8 +23,8 @@ from gateway.db.content.idempotency import Slot
 from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
-from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import unexpected_error
+from gateway.http.request.call import Call, call_of
 from gateway.openai.shared.recorded import RecordedReply
 
 HEADER = b"idempotency-key"

@@ -10,7 +10,7 @@ from litestar.types import Message, Receive, ReceiveMessage, Scope, Send
 
 from gateway.content.idempotency import Execution, Reply
 from gateway.domain.experiments.exposure import HEADER
-from gateway.http.envelope import Call, call_of
+from gateway.http.request.call import Call, call_of
 from gateway.openai.shared.context import ADAPTER_HEADER
 from gateway.pipeline.routes.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
 

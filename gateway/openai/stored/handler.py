@@ -20,8 +20,8 @@ from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
 from gateway.http.fields import decode
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.chat.wire import ChatCompletion
 from gateway.openai.shared.list_query import Listing, read_listing

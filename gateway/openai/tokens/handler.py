@@ -15,7 +15,7 @@ from litestar.response.base import ASGIResponse
 from gateway.domain.errors import InvalidRequest
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.openai.chat.messages import template_messages
 from gateway.openai.chat.rendering import rendering

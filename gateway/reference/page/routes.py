@@ -15,7 +15,7 @@ from litestar import Litestar, Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.reference.openapi import document
 from gateway.reference.page.page import FOLDER, page

@@ -19,8 +19,9 @@ from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, Overloaded
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller, provide_caller
-from gateway.http.envelope import Application, Call, call_of
+from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
+from gateway.http.request.call import Call, call_of
 from gateway.observability.metrics import Metrics
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.recorded import RecordedReply, never_disconnected

@@ -16,8 +16,9 @@ from litestar import Request, get, post
 from prometheus_client import CollectorRegistry
 
 from gateway.assembly.app import server_config
-from gateway.http.envelope import Application, call_of
+from gateway.http.envelope import Application
 from gateway.http.protocol.framing import MAX_EXCESS_BYTES, parser_for
+from gateway.http.request.call import call_of
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S

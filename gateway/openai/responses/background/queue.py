@@ -11,7 +11,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.background_responses import MAX_OPEN, BackgroundResponses
 from gateway.domain.errors import LimitReached
 from gateway.domain.tenancy.principal import Principal
-from gateway.http.envelope import call_of
+from gateway.http.request.call import call_of
 from gateway.http.sse import open_stream
 from gateway.openai.responses.background.follow import Followers, Following
 from gateway.openai.responses.background.request import BackgroundRequest, of_experiments, referenced_items
