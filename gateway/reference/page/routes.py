@@ -14,6 +14,7 @@ import msgspec
 from litestar import Litestar, Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
 
 from gateway.http.request.call import call_of
 from gateway.http.shape import shape
@@ -27,12 +28,22 @@ CONTENT_SECURITY_POLICY = (
 HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
 """The pattern of a Host header as browsers send it (RFC 9112, section 3.2); any other value is not shown."""
 
+MAX_HOST_CHARS = 259
+"""The length of the longest host name (RFC 1035, section 2.3.4) with a port.
+
+A longer value is not shown: the page, which has it in hundreds of places, would be tens of megabytes.
+"""
+
+CHUNK_BYTES = 64 << 10
+"""The size in bytes beyond which a chunk of the page gets no further piece."""
+
 
 class Rendered(msgspec.Struct, frozen=True):
     """The OpenAPI document and its page, encoded."""
 
     document: bytes
-    page: str
+    page: list[list[bytes]]
+    """The chunks of the page, each as the pieces between which the reader's own URL of the server belongs."""
 
 
 def documentation() -> list[HTTPRouteHandler]:
@@ -47,9 +58,7 @@ def documentation() -> list[HTTPRouteHandler]:
     @get("/docs", opt=shape(media=("text/html",)))
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Show this page."""
-        text = (await rendered_of(request.app)).page.replace(BASE_URL, base_url(request))
-        headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
-        return ASGIResponse(body=text.encode(), media_type="text/html", headers=headers)
+        return PageReply((await rendered_of(request.app)).page, base_url(request).encode())
 
     style = (FOLDER / "style.css").read_bytes()
 
@@ -59,6 +68,27 @@ def documentation() -> list[HTTPRouteHandler]:
         return ASGIResponse(body=style, media_type="text/css", headers={"cache-control": "no-cache"})
 
     return [get_openapi, get_docs, get_docs_style]
+
+
+class PageReply(ASGIResponse):
+    """The page for one reader, a chunk at a time, so that readers who do not read hold no page each."""
+
+    def __init__(self, chunks: list[list[bytes]], url: bytes) -> None:  # the base's fields are of no use
+        self._chunks = chunks
+        self._url = url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the page. Each `send` waits until the client has read what came before."""
+        num_bytes = sum(sum(map(len, pieces)) + (len(pieces) - 1) * len(self._url) for pieces in self._chunks)
+        headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"content-length", b"%d" % num_bytes),
+            (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for pieces in self._chunks:
+            await send({"type": "http.response.body", "body": self._url.join(pieces), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def made_once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
@@ -78,9 +108,27 @@ def base_url(request: Request[Any, Any, Any]) -> str:
     """Return the URL at which the reader reached the server, for the examples of the page that the reader sees."""
     host = request.headers.get("host", "")
     scheme = "https" if call_of(request.scope).is_https else "http"
-    return f"{scheme}://{host}" if HOST.fullmatch(host) else BASE_URL
+    return f"{scheme}://{host}" if len(host) <= MAX_HOST_CHARS and HOST.fullmatch(host) else BASE_URL
 
 
 def _make(app: Litestar) -> Rendered:
     described = document(app)
-    return Rendered(msgspec.json.encode(described), page(described))
+    return Rendered(msgspec.json.encode(described), chunks_of(page(described)))
+
+
+def chunks_of(text: str) -> list[list[bytes]]:
+    """Return a page as chunks of pieces that, each chunk joined by BASE_URL, are the page."""
+    first, *rest = text.encode().split(BASE_URL.encode())
+    chunks = [[each] for each in _cut(first)]
+    for piece in rest:
+        begin, *more = _cut(piece)
+        if sum(map(len, chunks[-1])) > CHUNK_BYTES:
+            chunks.append([b""])
+        chunks[-1].append(begin)
+        chunks += [[each] for each in more]
+    return chunks
+
+
+def _cut(piece: bytes) -> list[bytes]:
+    """Return a piece in parts of at most CHUNK_BYTES, at least one."""
+    return [piece[start : start + CHUNK_BYTES] for start in range(0, len(piece), CHUNK_BYTES)] or [b""]

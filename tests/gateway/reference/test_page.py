@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ from litestar import Litestar
 
 from gateway.reference.openapi import document
 from gateway.reference.page.page import page
-from gateway.reference.page.routes import Rendered, made_once
+from gateway.reference.page.routes import CHUNK_BYTES, PageReply, Rendered, chunks_of, made_once
 from gateway.reference.page.snippets import BASE_URL, curl, python
 from gateway.reference.page.types import type_words
 from tests.gateway.conftest import House
@@ -108,6 +108,33 @@ def test_a_host_that_is_none_is_not_repeated(house: House, host: str) -> None:
     assert host not in shown.text
 
 
+def test_a_host_that_is_long_does_not_make_the_page_larger(house: House) -> None:
+    name = ".".join(["a" * 63] * 4)[:253]
+    usual = httpx.get(f"{house.url}/docs", headers={"host": "a"}, timeout=PATIENCE_S).text
+    longest = httpx.get(f"{house.url}/docs", headers={"host": f"{name}:65535"}, timeout=PATIENCE_S).text
+    too_long = httpx.get(f"{house.url}/docs", headers={"host": "a" * 60_000}, timeout=PATIENCE_S).text
+    assert f"http://{name}:65535/v1/chat/completions" in longest
+    assert BASE_URL in too_long and len(too_long) < len(usual) * 1.01
+
+
+async def test_a_reader_who_does_not_read_holds_a_chunk_of_the_page(described: dict[str, Any]) -> None:
+    text, sent = page(described), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the page waits for nothing")
+
+    url = "http://api.example.com"
+    await PageReply(chunks_of(text), url.encode())(cast("Any", {}), receive, send)
+    bodies = [message["body"] for message in sent[1:]]
+    assert b"".join(bodies).decode() == text.replace(BASE_URL, url)
+    assert (b"content-length", str(sum(map(len, bodies))).encode()) in sent[0]["headers"]
+    assert max(map(len, bodies)) < 3 * CHUNK_BYTES
+    assert [message["more_body"] for message in sent[1:]] == [True] * (len(bodies) - 1) + [False]
+
+
 def inference(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield path and operation of everything for which the page has an example in Python."""
     for path, methods in described["paths"].items():
@@ -153,7 +180,7 @@ async def test_of_all_that_ask_for_it_at_once_one_makes_it() -> None:
         go_on.wait()
         if len(calls) == 1:
             raise RuntimeError
-        return Rendered(b"{}", "page")
+        return Rendered(b"{}", [[b"page"]])
 
     rendered_of = made_once(make)
     for num_calls in (1, 2):
@@ -166,7 +193,7 @@ async def test_of_all_that_ask_for_it_at_once_one_makes_it() -> None:
         assert isinstance(answers[0], asyncio.CancelledError)
         assert {type(answer) for answer in answers[1:]} == {RuntimeError if num_calls == 1 else Rendered}
         go_on.clear()
-    assert await rendered_of(app) == Rendered(b"{}", "page")
+    assert await rendered_of(app) == Rendered(b"{}", [[b"page"]])
     assert len(calls) == 2
 
 
