@@ -17,7 +17,7 @@ import { useProjectNames } from "../../lib/projects.js";
 import { setQuery, to, useLocation, useQuery } from "../../lib/router.js";
 import { can, isMember } from "../../lib/session.js";
 import { useRange } from "../../lib/format/time.js";
-import { DeleteAdapter, RollBack } from "./acts.js";
+import { DeleteAdapter, RollBack } from "./confirm_dialogs.js";
 import { Aliases } from "./aliases.js";
 import { useTraffic } from "./all.js";
 import { DropVeil } from "./upload/drop_zone.js";

@@ -11,7 +11,7 @@ import { bytes } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { setQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { DeleteVersion, Promote, Retire } from "./acts.js";
+import { DeleteVersion, Promote, Retire } from "./confirm_dialogs.js";
 import { pathOf, tryIt } from "./paths.js";
 import { Rejection, Report } from "./report.js";
 import { TONE } from "./states.js";

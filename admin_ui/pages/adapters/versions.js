@@ -9,7 +9,7 @@ import { ms } from "../../lib/format/format.js";
 import { html, useEffect, useState } from "../../lib/html.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { Promote, RollBack } from "./acts.js";
+import { Promote, RollBack } from "./confirm_dialogs.js";
 import { Compare } from "./compare.js";
 import { pathOf } from "./paths.js";
 import { STATES, TONE } from "./states.js";

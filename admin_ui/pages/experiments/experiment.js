@@ -14,12 +14,12 @@ import { useWhileTraffic } from "../../lib/live.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { to, useLocation } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { Archive, Decide, DeleteDraft, Pause, Start, Stop } from "./acts.js";
+import { Archive, Decide, DeleteDraft, Pause, Start, Stop } from "./confirm_dialogs.js";
 import { AddGuardrail, EndArm, SetCoverage, SetShadowShare, SetWeights } from "./changes.js";
 import { Calls } from "./calls.js";
 import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
-import { HowLong } from "./form/how_long.js";
+import { DurationEstimate } from "./form/duration_estimate.js";
 import { Results } from "./results/index.js";
 import { SetUp } from "./set_up/index.js";
 import { Warnings } from "./warnings.js";
@@ -167,7 +167,7 @@ function Draft({ projectId, experiment, ask }) {
       Nothing is served under “${experiment.model}” by it yet. Results, with intervals that hold whenever you look,
       come once it runs.
     <//>
-    <${HowLong} projectId=${projectId} experiment=${experiment} />
+    <${DurationEstimate} projectId=${projectId} experiment=${experiment} />
     <${SetUp} projectId=${projectId} experiment=${experiment} />
   `;
 }

@@ -9,7 +9,7 @@ import { Time } from "../../components/numbers.js";
 import { Table } from "../../components/table.js";
 import { html, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
-import { DrainReplica, RestartReplica } from "./acts.js";
+import { DrainReplica, RestartReplica } from "./confirm_dialogs.js";
 
 export function Replicas({ pool }) {
   const [act, setAct] = useState(null);

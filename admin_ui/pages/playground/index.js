@@ -9,7 +9,7 @@ import { setQuery, useLocation } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { APIS } from "./apis.js";
 import { useConversation } from "./conversation.js";
-import { useKept } from "./kept.js";
+import { useRememberedSettings } from "./remembered_settings.js";
 import { needKey, useKey } from "./key.js";
 import { useModels } from "./models.js";
 import { Pane } from "./pane.js";
@@ -18,7 +18,7 @@ import { Access, Settings, apiOf, useSettings } from "./settings.js";
 export default function Playground() {
   const { query } = useLocation();
   const projectId = useProjectId();
-  useKept(projectId);
+  useRememberedSettings(projectId);
   const access = useKey(projectId);
   const models = useModels(projectId, access);
   const settings = useSettings();

@@ -5,7 +5,7 @@ import { Icon } from "../../../components/icons.js";
 import { Menu } from "../../../components/menu.js";
 import { html } from "../../../lib/html.js";
 import { SetAccess } from "../access.js";
-import { CancelChange, DrainPool, RemovePool } from "../acts.js";
+import { CancelChange, DrainPool, RemovePool } from "../confirm_dialogs.js";
 import { LoadAdapters } from "../adapters.js";
 import { ScalePool, UpdatePool } from "../change.js";
 import { PlacePool } from "../placement.js";

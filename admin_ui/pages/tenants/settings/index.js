@@ -7,13 +7,13 @@ import { html } from "../../../lib/html.js";
 import { Tenant } from "../frame.js";
 import { ProviderKeys } from "../provider_keys.js";
 import { End } from "./end.js";
-import { ContentLog, Kept, kept } from "./kept.js";
+import { ContentLog, StoredContent, storedSummary } from "./stored_content.js";
 import { save } from "./save.js";
 import { Tiers } from "./tiers.js";
 
 export default function Settings({ params }) {
   return html`
-    <${Tenant} params=${params} lead=${(project) => kept(project)}>
+    <${Tenant} params=${params} lead=${(project) => storedSummary(project)}>
       ${(project, may) => {
         const runs = may("projects.write"),
           logs = may("content.write"),
@@ -26,7 +26,7 @@ export default function Settings({ params }) {
               runs &&
               html`
                 <${Name} project=${project} />
-                <${Kept} project=${project} />
+                <${StoredContent} project=${project} />
                 <${Tiers} project=${project} />
               `
             }

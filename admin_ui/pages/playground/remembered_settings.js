@@ -19,7 +19,7 @@ function read() {
 }
 
 /** Restore the last settings of this tenant's playground if the URL has none; else store those of the URL. */
-export function useKept(projectId) {
+export function useRememberedSettings(projectId) {
   const { query } = useLocation();
   const said = Object.fromEntries(NAMES.filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
   const text = JSON.stringify(said);

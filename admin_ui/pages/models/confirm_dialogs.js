@@ -104,7 +104,7 @@ export function DrainReplica({ replica, pool, onClose }) {
       }}
     >
       <p>
-        The replica on ${where(replica)} takes no new request, ends those that run, and stops. ${pool.name} is to
+        The replica on ${placeOf(replica)} takes no new request, ends those that run, and stops. ${pool.name} is to
         run ${replicas(left)} from then on
         ${left === 0 && pool.num_ready <= 1 ? ", and nobody answers for it" : ""}.
       </p>
@@ -126,7 +126,7 @@ export function RestartReplica({ replica, pool, onClose }) {
       }}
     >
       <p>
-        Another replica of ${pool.name} starts, and the one on ${where(replica)} drains once the other is ready.
+        Another replica of ${pool.name} starts, and the one on ${placeOf(replica)} drains once the other is ready.
         Where there is no room for two, this one stops first
         ${pool.num_ready <= 1 ? ", and requests are refused until the other is ready" : ""}.
       </p>
@@ -134,4 +134,4 @@ export function RestartReplica({ replica, pool, onClose }) {
   `;
 }
 
-export const where = ({ host, host_id: id, address }) => host ?? id ?? address ?? "a host";
+const placeOf = ({ host, host_id: id, address }) => host ?? id ?? address ?? "a host";

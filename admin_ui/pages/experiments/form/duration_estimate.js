@@ -8,7 +8,7 @@ import { number } from "../../../lib/rules/checks.js";
 import { sizedBy, sizeNote, unevenNote, useSize } from "./plan.js";
 import { metricTitle, sharesOf } from "../words.js";
 
-export function HowLong({ projectId, experiment: { id, version, metrics, arms } }) {
+export function DurationEstimate({ projectId, experiment: { id, version, metrics, arms } }) {
   const [effect, setEffect] = useState("5");
   const [{ metric }] = metrics.primary;
   const wrong = effect.trim() ? number(effect, { min: 0.1, max: 1000 }) : "Give a change, such as 5.";

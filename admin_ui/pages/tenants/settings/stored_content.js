@@ -21,7 +21,7 @@ const DEFAULT_STORE_DAYS = 30;
 
 const DEFAULT_LOG_DAYS = 7;
 
-export function kept({ store_days: days, keep_replies: replies, log_content_days: logged }) {
+export function storedSummary({ store_days: days, keep_replies: replies, log_content_days: logged }) {
   const parts = [
     days > 0 && `completions that ask for it for ${plural(days, "day")}`,
     replies && "replies to retried requests for a day",
@@ -34,7 +34,7 @@ export function kept({ store_days: days, keep_replies: replies, log_content_days
 
 const daysComplaint = (days) => whole(days, { min: 1, max: 365 });
 
-export function Kept({ project }) {
+export function StoredContent({ project }) {
   const form = useForm(
     {
       storing: project.store_days > 0,
