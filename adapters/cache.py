@@ -43,7 +43,7 @@ class Cache:
 
         Raises AdapterMissing: when the adapter is evicted before it is locked.
         """
-        with self._alone():
+        with self._write_lock():
             self._make_room(sum(path.stat().st_size for path in folder.iterdir()))
             while True:
                 try:
@@ -70,7 +70,7 @@ class Cache:
         return True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _write_lock(self) -> Iterator[None]:
         """Keep all other processes from writing to the cache until the context is left."""
         with create_private(self._root / LOCK_NAME) as file:
             fcntl.flock(file, fcntl.LOCK_EX)

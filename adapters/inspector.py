@@ -75,7 +75,7 @@ def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) 
     for module in adapter.modules:
         digest.begin(module)
         for tensor in (module.a, module.b):
-            norms[tensor.name] = _read(weights, tensor, digest)
+            norms[tensor.name] = _norm_of(weights, tensor, digest)
     check_finite(norms)
     _check_effect(adapter, norms)
     num_elements = sum(math.prod(tensor.shape) for module in adapter.modules for tensor in (module.a, module.b))
@@ -90,7 +90,7 @@ def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) 
     )
 
 
-def _read(weights: BinaryIO, tensor: TensorInfo, digest: ContentDigest) -> float:
+def _norm_of(weights: BinaryIO, tensor: TensorInfo, digest: ContentDigest) -> float:
     """Return the tensor's Frobenius norm, and add all of its bytes to the digest."""
     total = 0.0
     for chunk in iter_tensor_bytes(weights, tensor):

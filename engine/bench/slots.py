@@ -66,13 +66,13 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         for case in (few, many, all_resident):
             rows[case.name] = _run(config, options, case, digests)
             yield rows[case.name]
-        yield from _compared(popularity, rows[few.name], rows[many.name], rows[all_resident.name])
+        yield from _comparison_rows(popularity, rows[few.name], rows[many.name], rows[all_resident.name])
     tight = Case("far more than slots", "uniform", options.adapters, options.tight_slots, options.tight_streams)
     if tight.num_streams:
         yield _run(config, options, tight, digests)
 
 
-def _compared(popularity: str, few: Row, many: Row, all_resident: Row) -> Iterator[Row]:
+def _comparison_rows(popularity: str, few: Row, many: Row, all_resident: Row) -> Iterator[Row]:
     over_slots = f"{popularity}: {many['adapters']} adapters over {many['slots']} slots,"
     yield figure(
         f"{over_slots} tokens/s to {few['adapters']} resident", many["tokens_per_s"] / few["tokens_per_s"], ">= 0.9"

@@ -37,7 +37,7 @@ def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
     )
     if recurrence.num_heads % recurrence.num_key_heads:
         raise UnsupportedModel("config.json: linear_num_value_heads must be a multiple of linear_num_key_heads")
-    return _bounded(recurrence, "linear_conv_kernel_dim")
+    return _checked_recurrence(recurrence, "linear_conv_kernel_dim")
 
 
 def granite_recurrence(raw: Raw) -> Recurrence | None:
@@ -73,7 +73,7 @@ def granite_recurrence(raw: Raw) -> Recurrence | None:
         has_conv_bias=bool(raw.get("mamba_conv_bias", True)),
         has_proj_bias=bool(raw.get("mamba_proj_bias", False)),
     )
-    return _bounded(recurrence, "mamba_d_conv")
+    return _checked_recurrence(recurrence, "mamba_d_conv")
 
 
 def _recurrent_layers(raw: Raw, keys: tuple[str, ...], usual: list[str]) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def _is_kind(kind: Any) -> bool:
     return isinstance(kind, str) and kind in _ATTENDS
 
 
-def _bounded(recurrence: Recurrence, conv_key: str) -> Recurrence | None:
+def _checked_recurrence(recurrence: Recurrence, conv_key: str) -> Recurrence | None:
     """Return the layers with a state; None without any.
 
     Raises UnsupportedModel: for sizes that no model has, before anything is as large as they say.

@@ -393,10 +393,10 @@ class ModelConfig(msgspec.Struct, frozen=True):
         parts = {part for name in self.fused for part in FUSED[name]}
         shapes = self.projection_shapes()
         modules = [fused.get(name, self._module_of(name)) for name in shapes if name in fused or name not in parts]
-        targets = {name: _whole([shapes[part] for part in self.parts_of(name)]) for name in modules}
+        targets = {name: _fused_shape([shapes[part] for part in self.parts_of(name)]) for name in modules}
         of_experts = self.expert_shapes()
         for name, module in self.expert_modules().items():
-            targets[name] = _whole([of_experts[part] for part in module.projections])
+            targets[name] = _fused_shape([of_experts[part] for part in module.projections])
         return targets
 
     def head_order(self) -> tuple[int, ...] | None:
@@ -414,6 +414,6 @@ class ModelConfig(msgspec.Struct, frozen=True):
         return None if order == tuple(range(size)) else order
 
 
-def _whole(parts: list[tuple[int, int]]) -> tuple[int, int]:
+def _fused_shape(parts: list[tuple[int, int]]) -> tuple[int, int]:
     """Return (in_features, out_features) of one linear in the place of several that share an input."""
     return parts[0][0], sum(outputs for _, outputs in parts)

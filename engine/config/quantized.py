@@ -23,7 +23,7 @@ Raw = Mapping[str, Any]
 Check = Callable[[Any], bool]
 
 
-def _any(value: Any) -> bool:
+def _takes_anything(value: Any) -> bool:
     return True
 
 
@@ -44,10 +44,10 @@ def _flag(value: Any) -> bool:
 
 
 _FP8: dict[str, Check] = {
-    "quant_method": _any,
+    "quant_method": _takes_anything,
     "activation_scheme": _one_of("dynamic", "static"),
     "fmt": _one_of("e4m3", "float8_e4m3fn"),
-    "weight_block_size": _any,  # read below
+    "weight_block_size": _takes_anything,  # read below
     "modules_to_not_convert": _names,
     "ignored_layers": _names,
     "modules_to_convert": _empty,
@@ -62,8 +62,8 @@ _FP8: dict[str, Check] = {
 _BY_GPTQMODEL: dict[str, Check] = {
     "lm_head": _flag,
     "pack_dtype": _one_of(None, "int32"),
-    "method": _any,
-    "meta": _any,
+    "method": _takes_anything,
+    "meta": _takes_anything,
     "backend": lambda value: value != "llm-awq",
     "dynamic": lambda value: not value or (isinstance(value, dict) and all(key.startswith("-:") for key in value)),
     "adapter": _empty,
@@ -71,16 +71,25 @@ _BY_GPTQMODEL: dict[str, Check] = {
     "planar": _empty,
     "rotation": _empty,
     **dict.fromkeys(
-        ("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "act_group_aware"), _any
+        ("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "act_group_aware"),
+        _takes_anything,
     ),
-    **dict.fromkeys(("tokenizer", "dataset", "batch_size", "pad_token_id", "max_input_length", "model_seqlen"), _any),
-    **dict.fromkeys(("model_name_or_path", "model_file_base_name", "block_name_to_quantize"), _any),
-    **dict.fromkeys(("module_name_preceding_first_block", "modules_in_block_to_quantize", "cache_block_outputs"), _any),
-    **dict.fromkeys(("use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16", "offload_to_disk"), _any),
-    **dict.fromkeys(("do_fuse", "fuse_max_seq_len", "modules_to_fuse", "hyb_act", "failsafe", "fallback"), _any),
+    **dict.fromkeys(
+        ("tokenizer", "dataset", "batch_size", "pad_token_id", "max_input_length", "model_seqlen"), _takes_anything
+    ),
+    **dict.fromkeys(("model_name_or_path", "model_file_base_name", "block_name_to_quantize"), _takes_anything),
+    **dict.fromkeys(
+        ("module_name_preceding_first_block", "modules_in_block_to_quantize", "cache_block_outputs"), _takes_anything
+    ),
+    **dict.fromkeys(
+        ("use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16", "offload_to_disk"), _takes_anything
+    ),
+    **dict.fromkeys(
+        ("do_fuse", "fuse_max_seq_len", "modules_to_fuse", "hyb_act", "failsafe", "fallback"), _takes_anything
+    ),
 }
 _AWQ = _BY_GPTQMODEL | {
-    "quant_method": _any,
+    "quant_method": _takes_anything,
     "bits": _one_of(4),
     "group_size": _one_of(*GROUP_SIZES),
     "zero_point": _one_of(True),
@@ -92,7 +101,7 @@ _AWQ = _BY_GPTQMODEL | {
     "desc_act": _one_of(None, False),
 }
 _GPTQ = _BY_GPTQMODEL | {
-    "quant_method": _any,
+    "quant_method": _takes_anything,
     "bits": _one_of(4, 8),
     "group_size": _one_of(*GROUP_SIZES),
     "desc_act": _flag,
@@ -102,22 +111,22 @@ _GPTQ = _BY_GPTQMODEL | {
     "modules_to_not_convert": _names,
 }
 _COMPRESSED: dict[str, Check] = {
-    "quant_method": _any,
-    "config_groups": _any,  # read below
+    "quant_method": _takes_anything,
+    "config_groups": _takes_anything,  # read below
     "format": _one_of("float-quantized", "pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"),
     "ignore": _names,
-    "kv_cache_scheme": _any,
+    "kv_cache_scheme": _takes_anything,
     "quantization_status": _one_of("compressed", "frozen"),
-    "global_compression_ratio": _any,
+    "global_compression_ratio": _takes_anything,
     "sparsity_config": lambda value: not value or (isinstance(value, dict) and value.get("format") == "dense"),
     "transform_config": _empty,
     "moe_sparsity_config": _empty,
-    "version": _any,
-    "run_compressed": _any,
+    "version": _takes_anything,
+    "run_compressed": _takes_anything,
 }
 _GROUP: dict[str, Check] = {
     "targets": _names,
-    "weights": _any,  # read below
+    "weights": _takes_anything,  # read below
     "input_activations": lambda value: value is None or isinstance(value, dict),  # inputs are computed with as they are
     "output_activations": _empty,
     "format": _one_of(None, "float-quantized", "pack-quantized", "int-quantized", "naive-quantized"),
@@ -127,25 +136,25 @@ _WEIGHTS: dict[str, Check] = {
     "type": _one_of("int", "float"),
     "strategy": _one_of(None, "tensor", "channel", "group", "block"),
     "group_size": _one_of(None, *GROUP_SIZES),
-    "block_structure": _any,  # read below
+    "block_structure": _takes_anything,  # read below
     "symmetric": _flag,
     "dynamic": _one_of(None, False),
     "actorder": _one_of(None, False, True, "weight", "static", "group", "dynamic"),
-    **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), _any),
+    **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), _takes_anything),
 }
 _MODELOPT: dict[str, Check] = {
-    "quant_method": _any,
+    "quant_method": _takes_anything,
     "quant_algo": _one_of("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"),
     "kv_cache_quant_algo": _one_of(None, "FP8"),
-    "kv_cache_scheme": _any,
+    "kv_cache_scheme": _takes_anything,
     "exclude_modules": _names,
     "ignore": _names,
-    "config_groups": _any,
-    "group_size": _any,
-    "producer": _any,
+    "config_groups": _takes_anything,
+    "group_size": _takes_anything,
+    "producer": _takes_anything,
 }
 
-_MXFP4: dict[str, Check] = {"quant_method": _any, "modules_to_not_convert": _names, "dequantize": _flag}
+_MXFP4: dict[str, Check] = {"quant_method": _takes_anything, "modules_to_not_convert": _names, "dequantize": _flag}
 
 METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt")
 METHODS_OF_EXPERTS = ("mxfp4",)
@@ -168,7 +177,7 @@ def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quan
     where = "config.json: quantization_config"
     methods = METHODS_OF_EXPERTS if has_experts else METHODS
     if not isinstance(method, str) or method not in methods:
-        raise UnsupportedModel(f"{where}: quant_method is {_shown(method)}; supported: {', '.join(methods)}")
+        raise UnsupportedModel(f"{where}: quant_method is {_shortened(method)}; supported: {', '.join(methods)}")
     if method == "compressed-tensors":
         _check(where, found, _COMPRESSED)
         return Quantized("compressed-tensors", _schemes(where, found))
@@ -232,7 +241,7 @@ def _schemes(where: str, found: Raw) -> tuple[Scheme, ...]:
     groups = found.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise UnsupportedModel(f"{where}: config_groups must be an object with a group at least")
-    return tuple(_scheme(f"{where}: config_groups: {_shown(name)}", group) for name, group in groups.items())
+    return tuple(_scheme(f"{where}: config_groups: {_shortened(name)}", group) for name, group in groups.items())
 
 
 def _scheme(where: str, group: Any) -> Scheme:
@@ -277,11 +286,11 @@ def _check(where: str, found: Raw, keys: Mapping[str, Check], needed: tuple[str,
             raise UnsupportedModel(f"{where}: {key} is missing")
     for key, value in found.items():
         if key not in keys:
-            raise UnsupportedModel(f"{where}: {_shown(key)} is not known")
+            raise UnsupportedModel(f"{where}: {_shortened(key)} is not known")
         if not keys[key](value):
-            raise UnsupportedModel(f"{where}: {key} is {_shown(value)}, which is not supported")
+            raise UnsupportedModel(f"{where}: {key} is {_shortened(value)}, which is not supported")
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -90,19 +90,19 @@ class PackedProducts:
         weights: list[Weight] = []
         for which, (name, shape) in enumerate(zip(matrices.names, matrices.shapes, strict=True)):
             found = self._files.matrix(name, shape)
-            made = None if found is None else self._made(found)
+            made = None if found is None else self._kernel_weight(found)
             weights.append(matrices.read([which]) if made is None else made)
         if all(isinstance(weight, Tensor) for weight in weights):
             return Linear(torch.cat([weight for weight in weights if isinstance(weight, Tensor)]), bias)
         return PackedLinear(joined(weights), bias, rounds_inputs=self._rounds_inputs)
 
-    def _made(self, matrix: PackedMatrix) -> Weight | None:
+    def _kernel_weight(self, matrix: PackedMatrix) -> Weight | None:
         """Return a matrix on the device as a kernel reads it; None where no kernel does."""
         if isinstance(matrix, IntMatrix):
             if matrix.bits != 4:
                 return None
             made = packed_int4(matrix.integers, matrix.scales, matrix.zeros, matrix.inputs, matrix.groups)
-            return None if made is None else _on(made, self._device)
+            return None if made is None else _to_device(made, self._device)
         return self._float8(matrix)
 
     def _float8(self, matrix: Float8Matrix) -> Float8Weight | None:
@@ -161,7 +161,7 @@ def _by_row(weight: Float8Weight) -> Float8Weight:
     return weight._replace(scales=weight.scales.repeat_interleave(weight.rows, 0), rows=1)
 
 
-def _on(weight: Int4Weight, device: torch.device) -> Int4Weight:
+def _to_device(weight: Int4Weight, device: torch.device) -> Int4Weight:
     return weight._replace(
         packed=weight.packed.to(device),
         scales=weight.scales.to(device),

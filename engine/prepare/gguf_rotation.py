@@ -65,7 +65,7 @@ def read_rotation(file: Path) -> Rotation:
             "attention_factor": keys.get("rope.scaling.attn_factor"),
             "original_max_position_embeddings": original,
         }
-        return Rotation(_given(scaling), rotary_dim=rotary_dim)
+        return Rotation(_without_none(scaling), rotary_dim=rotary_dim)
     if ROTATION_FACTORS in head.rotation_tensors:
         _refuse_others(keys, "none" if is_unscaled else kind, "none")
         return Rotation(factors=tuple(_numbers(file, head, ROTATION_FACTORS).tolist()), rotary_dim=rotary_dim)
@@ -84,7 +84,7 @@ def read_rotation(file: Path) -> Rotation:
             "beta_fast": keys.get("rope.scaling.yarn_beta_fast"),
             "beta_slow": keys.get("rope.scaling.yarn_beta_slow"),
         }
-        return Rotation(_given(scaling), rotary_dim=rotary_dim)
+        return Rotation(_without_none(scaling), rotary_dim=rotary_dim)
     raise UnknownRotation(f"its rotation is scaled by {kind!r} with keys that are not known; use safetensors")
 
 
@@ -180,5 +180,5 @@ def _numbers(file: Path, head: GgufFile, name: str) -> NDArray[np.float64]:
     return found
 
 
-def _given(scaling: dict[str, Any]) -> dict[str, Any]:
+def _without_none(scaling: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in scaling.items() if value is not None}

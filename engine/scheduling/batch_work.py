@@ -155,7 +155,7 @@ class BatchWork:
         the blocks that it may always hold. starting: the sequence that is to start with these blocks, and with a slot
         for its states.
         """
-        if not len(self._band.running) or not (self._lacks(num_blocks) or self._lacks_slot(starting)):
+        if not len(self._band.running) or not (self._lacks_blocks(num_blocks) or self._lacks_slot(starting)):
             return
         victims = self._victims()
         num_within_reach = self._blocks.num_free + sum(sequence.num_blocks for sequence in victims)
@@ -169,11 +169,11 @@ class BatchWork:
                 self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:
-            if not (self._lacks(num_blocks) or self._lacks_slot(starting)):
+            if not (self._lacks_blocks(num_blocks) or self._lacks_slot(starting)):
                 return
             self._give_up(sequence)
 
-    def _lacks(self, num_blocks: int) -> bool:
+    def _lacks_blocks(self, num_blocks: int) -> bool:
         """Tell whether batch work cannot have the blocks without taking recent ones of interactive requests."""
         blocks = self._blocks
         return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
@@ -220,7 +220,7 @@ class BatchWork:
                 continue
             chunk: Chunk | None = None
             if num_places > 0 and left > 0 and (may_grow or not self._blocks.num_missing(sequence)):
-                chunk = self._fit(sequence, room, left)
+                chunk = self._fitting_chunk(sequence, room, left)
             if chunk is None:
                 sit_out.append(sequence)
                 continue
@@ -288,7 +288,7 @@ class BatchWork:
             return None
         return sequence
 
-    def _fit(self, sequence: Sequence, room: StepRoom, left: int) -> Chunk | None:
+    def _fitting_chunk(self, sequence: Sequence, room: StepRoom, left: int) -> Chunk | None:
         if sequence.is_decoding:
             return self._plan(sequence, 1) if room.takes_row(sequence.length) else None
         return self._plan(sequence, min(left, room.num_prompt_tokens(sequence.num_computed)))
@@ -310,7 +310,7 @@ class BatchWork:
             sequence = self._admission.next()
             if sequence is None or not self._start(sequence, self._num_spare()):
                 return
-            chunk = self._fit(sequence, room, left)
+            chunk = self._fitting_chunk(sequence, room, left)
             if chunk is None:
                 return
             _add(load, chunk)

@@ -251,7 +251,7 @@ class Scheduler:
         It is also empty while pending tokens must be known first. paused: a launched plan, all of batch work, whose
         step pauses: then only interactive requests are planned.
         """
-        self._age()
+        self._age_recent_use()
         if self._awaits_tokens(paused):
             return Plan([], [])
         if self._limits.length_switch:
@@ -309,7 +309,7 @@ class Scheduler:
         self._requests.check_integrity()
         self._blocks.check_integrity([*self._interactive.running, *self._batch_band.running])
 
-    def _age(self) -> None:
+    def _age_recent_use(self) -> None:
         now_s = self._clock()
         if now_s - self._aged_s >= RECENT_S:
             self._aged_s = now_s

@@ -72,7 +72,7 @@ class Collector(Worker):
         await self._uploads.sweep()
         await asyncio.to_thread(self._store.sweep)
         stored, resident = await asyncio.to_thread(self._store.digests) if in_store else [], self._resident()
-        unused = await self._unused(stored, resident)
+        unused = await self._unreferenced(stored, resident)
         now_s = asyncio.get_running_loop().time()
         self._unused_since_s = {what: self._unused_since_s.get(what, now_s) for what in unused}
         due = {what for what, since_s in self._unused_since_s.items() if now_s - since_s >= self._grace_s}
@@ -80,7 +80,7 @@ class Collector(Worker):
             await self._unload(key)
         return [digest for digest in stored if digest in due and await self._remove(digest)]
 
-    async def _unused(self, stored: Collection[str], resident: Collection[str]) -> set[str]:
+    async def _unreferenced(self, stored: Collection[str], resident: Collection[str]) -> set[str]:
         """Return the digests and keys to which no version refers. stored: digests in the store.
 
         resident: keys on engines.

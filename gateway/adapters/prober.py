@@ -102,7 +102,7 @@ class Prober(Worker):
             await self._give_back(claimed, failed=isinstance(error, BackendFailed))
             return False
         else:
-            await self._accept(claimed, found)
+            await self._set_ready(claimed, found)
         return True
 
     async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
@@ -118,7 +118,7 @@ class Prober(Worker):
             else:
                 await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not is_ready)
 
-    async def _accept(self, claimed: ToProbe, found: msgspec.Struct) -> None:
+    async def _set_ready(self, claimed: ToProbe, found: msgspec.Struct) -> None:
         probe = msgspec.json.encode(found).decode()
         async with self._database.transaction() as conn:
             ready = await probes.set_ready(conn, claimed.adapter_id, claimed.version, probe)

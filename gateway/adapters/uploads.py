@@ -89,7 +89,7 @@ class Uploads:
         if imported.state != "receiving" or imported.size_bytes is None:
             raise _import_over_error()
         async with self._locked(imported) as file:
-            known = await self._known(imported)
+            known = await self._find_import(imported)
             if known is None or known.state != "receiving":
                 raise _import_over_error()
             if offset != known.received_bytes:
@@ -112,7 +112,7 @@ class Uploads:
         for name in set(found) - needed:
             (self._folder / name).unlink(missing_ok=True)
 
-    async def _known(self, imported: ImportRow) -> ImportRow | None:
+    async def _find_import(self, imported: ImportRow) -> ImportRow | None:
         async with self._database.acquire() as conn:
             return await adapter_imports.find_import(conn, imported.project_id, imported.id)
 

@@ -80,13 +80,13 @@ class Verifier:
 
     async def _verify(self, executor: ThreadPoolExecutor, organization_id: str) -> Verification:
         # Listed before the tables are read: content that is referred to since then is no orphan.
-        stored = await _in(executor, self._store.digests)
+        stored = await _run_in(executor, self._store.digests)
         async with self._database.acquire() as conn:
             known = await content_owners(conn, stored)
             needed = await content_references(conn, organization_id)
         found: dict[str, str | None] = {}
         for digest in {reference.digest for reference in needed}:
-            found[digest] = await _in(executor, _check, self._store, digest)
+            found[digest] = await _run_in(executor, _check, self._store, digest)
         faults = [(reference, detail) for reference in needed if (detail := found[reference.digest]) is not None]
         return Verification(
             num_verified=sum(detail is None for detail in found.values()),
@@ -96,7 +96,7 @@ class Verifier:
         )
 
 
-async def _in(executor: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
+async def _run_in(executor: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
 

@@ -122,9 +122,9 @@ class Watcher(Worker):
             rest = self._rests.get(key)
             if last.get(key) == each and (rest is None or rest.until_s <= now_s):
                 num_failed = rest.num_failed if rest else 0
-                self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
+                self._rests[key] = self._next_rest(each, now_s, num_failed, await self._consider(each))
 
-    def _rest(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+    def _next_rest(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
         if outcome == "settled":
             return _Rest(files, math.inf, 0)
         if outcome == "waits":

@@ -48,7 +48,7 @@ async def claim_name(
     names = await aliases.list_aliases(conn, project_id)
     for each in names:
         if each.name == name:
-            raise Conflict(_taken(each), param="name")
+            raise Conflict(_name_taken_text(each), param="name")
     if len(names) >= MAX_NAMES:
         raise InvalidRequest(
             f"The project already has {MAX_NAMES} aliases and routes, the most there can be. Remove one first."
@@ -66,7 +66,7 @@ async def is_base(conn: Connection, services: AdminServices, name: str, organiza
     return await is_usable(conn, name, organization_id, project_id)
 
 
-def _taken(row: aliases.AliasRow) -> str:
+def _name_taken_text(row: aliases.AliasRow) -> str:
     """Return a sentence on the alias, experiment or route that has the name already."""
     if row.target_kind == "experiment":
         return f"The experiment '{row.experiment}' has the name '{row.name}'."

@@ -198,7 +198,7 @@ class LocalLauncher:
         """Return the engines whose lock files are held, by replica."""
         found = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            engine = self._alive(path)
+            engine = self._engine_of_lock(path)
             if engine is not None:
                 found[engine.replica_id] = engine
         return found
@@ -215,7 +215,7 @@ class LocalLauncher:
         """Remove the lock files and logs of all other replicas, unless one of their engines lives."""
         for path in self._folder.glob(f"*{_SUFFIX}"):
             replica_id = path.name.removesuffix(_SUFFIX)
-            if replica_id not in replica_ids and self._alive(path) is None:
+            if replica_id not in replica_ids and self._engine_of_lock(path) is None:
                 log = self._log(replica_id)
                 for each in (path, log, log.with_name(f"{log.name}.1")):
                     each.unlink(missing_ok=True)
@@ -232,7 +232,7 @@ class LocalLauncher:
             self._unwatch(process)
         self._processes.clear()
 
-    def _alive(self, path: Path) -> Engine | None:
+    def _engine_of_lock(self, path: Path) -> Engine | None:
         """Return the engine whose process holds this lock file."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

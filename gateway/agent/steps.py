@@ -145,7 +145,7 @@ class Steps:
         self._num_failures: dict[str, int] = {}
         self._ready_since_s: dict[str, float] = {}
         self._retry_at_s: dict[str, float] = {}
-        site.launcher.watch(self._ended)
+        site.launcher.watch(self._note_end)
 
     async def start(self, served: Served, num_engines: int) -> None:
         """Start the engine of a replica.
@@ -181,9 +181,9 @@ class Steps:
         try:
             engine = await site.launcher.start(asked, begin)
         except NotYet as waits:
-            await self._waits(row, str(waits), is_full=waits.is_full)
+            await self._note_waiting(row, str(waits), is_full=waits.is_full)
         except CannotReach as waits:
-            await self._waits(row, str(waits), is_full=False)
+            await self._note_waiting(row, str(waits), is_full=False)
         except CannotStart as refusal:
             await self._fail(row, str(refusal), MAX_RETRY_S)
         else:
@@ -208,7 +208,7 @@ class Steps:
             served.pool.row.exclusion,
         )
 
-    async def _waits(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
+    async def _note_waiting(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
         """Record why a replica has no machine yet, and try again later. Waiting is no failure.
 
         is_full: True if machines are there and have no room; False if it is not known whether they have.
@@ -465,7 +465,7 @@ class Steps:
         gone = [self._followers.pop(key) for key in set(self._followers) - remaining]
         await asyncio.gather(*(follower.stop() for follower in gone))
 
-    def _ended(self, ended: Ended) -> None:
+    def _note_end(self, ended: Ended) -> None:
         self.endings[ended.replica_id] = ended
         self._changed()
 

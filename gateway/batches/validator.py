@@ -97,7 +97,7 @@ class Checker:
         if self._rest and not self.is_over:
             self._line(bytes(self._rest))
         if not self._num_good and not self._errors:
-            self._wrong("empty_file", "The file has no lines.", None, None)
+            self._add_error("empty_file", "The file has no lines.", None, None)
         self._flush()
         if self._errors:
             self._write({"errors": self._errors})
@@ -116,20 +116,20 @@ class Checker:
             self._too_long(self._number)
             return
         try:
-            model = self._checked(line)
+            model = self._model_of_line(line)
         except BadLine as error:
-            self._wrong(error.code, str(error), error.param, self._number)
+            self._add_error(error.code, str(error), error.param, self._number)
             return
         self._num_good += 1
         if self._num_good > MAX_LINES:
-            self._wrong("too_many_tasks", f"The file has more than {MAX_LINES} lines.", None, self._number)
+            self._add_error("too_many_tasks", f"The file has more than {MAX_LINES} lines.", None, self._number)
             self._has_too_many = True
             return
         self._lines.append((self._number, self._first_byte, len(line), model))
         if len(self._lines) >= AT_ONCE:
             self._flush()
 
-    def _checked(self, line: bytes) -> str:
+    def _model_of_line(self, line: bytes) -> str:
         """Return the model that a line names.
 
         Raises BadLine: when the line is no request of this batch.
@@ -174,9 +174,9 @@ class Checker:
         return text
 
     def _too_long(self, number: int) -> None:
-        self._wrong("line_too_long", f"The line is longer than {self._max_line_bytes} bytes.", None, number)
+        self._add_error("line_too_long", f"The line is longer than {self._max_line_bytes} bytes.", None, number)
 
-    def _wrong(self, code: str, message: str, param: str | None, line: int | None) -> None:
+    def _add_error(self, code: str, message: str, param: str | None, line: int | None) -> None:
         if not self.is_over:
             self._errors.append({"code": code, "message": message, "param": param, "line": line})
 

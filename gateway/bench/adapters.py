@@ -147,7 +147,7 @@ async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) ->
     for _ in range(rounds):
         for kind, asked in (("resident", names[:1]), ("cold", names)):
             await server.ask(names[0], 1)
-            replies, arrived = await _beside(_streams(server), server, asked)
+            replies, arrived = await _ask_in_turn_beside(_streams(server), server, asked)
             gaps[kind] += [gap for reply in replies for gap in reply.gaps_s]
             loads[kind] += [reply.ttft_s for reply in arrived]
     row: dict[str, Any] = {"row": "arrivals", "streams": NUM_STREAMS}
@@ -195,7 +195,7 @@ def _rate(runs: Sequence[Run]) -> float:
     return sum(run.num_tokens for run in runs) / sum(run.seconds for run in runs)
 
 
-async def _beside(
+async def _ask_in_turn_beside(
     streams: Awaitable[list[Reply]], server: Server, adapters: Sequence[str]
 ) -> tuple[list[Reply], list[Reply]]:
     """Run the streams while each adapter is asked for a token in turn; return both kinds of replies."""

@@ -98,7 +98,7 @@ class AdminClient:
 
     def get_text(self, path: str, **params: Any) -> str:
         """Return the text of the reply to a GET, which is no JSON."""
-        return self._got(path, params).text
+        return self._get_reply(path, params).text
 
     def download(self, path: str, into: IO[bytes], **params: Any) -> None:
         """Write a reply to a file as it comes, however large it is."""
@@ -109,7 +109,7 @@ class AdminClient:
             for chunk in reply.iter_bytes():
                 into.write(chunk)
 
-    def _got(self, path: str, params: dict[str, Any]) -> httpx.Response:
+    def _get_reply(self, path: str, params: dict[str, Any]) -> httpx.Response:
         reply = self._send("GET", path, params=params)
         if not reply.is_success:
             self._refuse(reply)

@@ -38,19 +38,19 @@ def read_query(params: Iterable[tuple[str, str]]) -> tuple[VoteQuery, str | None
             shown = shortened(name)
             raise InvalidRequest(f"Unrecognized query parameter: {shown}", param=shown, code="unknown_parameter")
         if name in given:
-            raise _wrong(name, "the parameter was given twice")
+            raise _invalid_value(name, "the parameter was given twice")
         if "\0" in value:
-            raise _wrong(name, "it must not hold a null character")
+            raise _invalid_value(name, "it must not hold a null character")
         if len(value) > MAX_CHARS[name]:
-            raise _wrong(name, f"it may have {MAX_CHARS[name]} characters at most")
+            raise _invalid_value(name, f"it may have {MAX_CHARS[name]} characters at most")
         given[name] = value
     if given.get("source", "user") not in SOURCES:
-        raise _wrong("source", f"it must be one of {', '.join(SOURCES)}")
+        raise _invalid_value("source", f"it must be one of {', '.join(SOURCES)}")
     limit, unit = given.pop("limit", "20"), given.pop("unit", None)
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LIMIT):
-        raise _wrong("limit", f"it must be a number from 1 to {MAX_LIMIT}")
+        raise _invalid_value("limit", f"it must be a number from 1 to {MAX_LIMIT}")
     return msgspec.convert(given | {"limit": int(limit)}, VoteQuery), unit
 
 
-def _wrong(name: str, why: str) -> InvalidRequest:
+def _invalid_value(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid value for '{name}': {why}.", param=name, code="invalid_value")

@@ -128,7 +128,7 @@ class Votes:
     ) -> _CheckedVote:
         metric = metrics.get(vote.metric)
         if metric is None:
-            raise _wrong(f"{path}metric", "the project has no metric of this name")
+            raise _invalid_value(f"{path}metric", "the project has no metric of this name")
         value = checked_value(metric, vote.value, f"{path}value")
         occurred_at = _time(vote, path, now)
         made = feedback_id(key, subject, vote.metric, vote.source)
@@ -157,12 +157,12 @@ def _subject(key: bytes, vote: Vote, path: str) -> tuple[Subject, bool]:
     """
     named = [name for name in ("completion_id", "request_id", "unit") if getattr(vote, name) is not None]
     if not named:
-        raise _wrong(f"{path}completion_id", "a vote names a 'completion_id', a 'request_id' or a 'unit'")
+        raise _invalid_value(f"{path}completion_id", "a vote names a 'completion_id', a 'request_id' or a 'unit'")
     if len(named) > 1:
-        raise _wrong(f"{path}{named[1]}", f"a vote is about one thing, and this one names '{named[0]}' as well")
+        raise _invalid_value(f"{path}{named[1]}", f"a vote is about one thing, and this one names '{named[0]}' as well")
     if vote.unit is not None:
         if vote.occurred_at is None:
-            raise _wrong(f"{path}occurred_at", "a vote about a unit needs it")
+            raise _invalid_value(f"{path}occurred_at", "a vote about a unit needs it")
         return Subject(digest=unit_digest(key, vote.unit)), True
     text = vote.completion_id or vote.request_id or ""
     if text.isascii() and is_signed(key, text):
@@ -201,14 +201,14 @@ async def _store(
 
     Raises Conflict: for an id of a client under which another vote was sent, before or in the same list.
     """
-    before = await _claimed(conn, project_id, checked, paths)
+    before = await _claim_client_ids(conn, project_id, checked, paths)
     new = [each for each in checked if each.client_id is None or each.client_id not in before]
     latest: dict[str, NewVote] = {}
     for each in new:
         if each.row.id not in latest or _order(latest[each.row.id]) < _order(each.row):
             latest[each.row.id] = each.row
     votes = [latest[id] for id in sorted(latest)]
-    inserted, standing = await _placed(conn, project_id, votes)
+    inserted, standing = await _insert_or_lock(conn, project_id, votes)
     changed = [vote for vote in votes if vote.id in standing and _replaces(vote, standing[vote.id])]
     if changed:
         await db.replace_votes(conn, project_id, changed)
@@ -230,7 +230,7 @@ async def _store(
     ]
 
 
-async def _placed(
+async def _insert_or_lock(
     conn: Connection, project_id: str, votes: Sequence[NewVote]
 ) -> tuple[set[str], dict[str, PresentVote]]:
     """Insert new votes and lock the rows of existing ones. Return the inserted ids, and the locked rows by id.
@@ -246,7 +246,7 @@ async def _placed(
     return inserted, standing
 
 
-async def _claimed(
+async def _claim_client_ids(
     conn: Connection, project_id: str, checked: Sequence[_CheckedVote], paths: Sequence[str]
 ) -> dict[bytes, ClientId]:
     """Claim the ids that clients gave votes. Return the ids that were claimed before, for the same votes.
@@ -279,7 +279,7 @@ def _time(vote: Vote, path: str, now: datetime.datetime) -> datetime.datetime | 
     if vote.occurred_at is None:
         return None
     if vote.occurred_at > now.timestamp() + FUTURE_S:
-        raise _wrong(f"{path}occurred_at", "it is in the future")
+        raise _invalid_value(f"{path}occurred_at", "it is in the future")
     return datetime.datetime.fromtimestamp(vote.occurred_at, datetime.UTC)
 
 
@@ -291,7 +291,7 @@ def _place(project_id: str, feedback: str) -> Place:
     return Place(project_id, "feedback.comment", feedback)
 
 
-def _wrong(param: str, why: str) -> InvalidRequest:
+def _invalid_value(param: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid value for '{param}': {why}.", param=param, code="invalid_value")
 
 

@@ -89,7 +89,7 @@ def _usage(row: ChargeRow, names: FocusNames) -> FocusRow:
     sku = f"{base}/{row.adapter_class}/{row.service_tier}/{row.line_item}"
     billed = _EXACT.multiply(row.cost_nanos, _NANO)
     return FocusRow(
-        **_common(row.project_id, names, row.currency),
+        **_common_fields(row.project_id, names, row.currency),
         **_day(row.date),
         **_resource(row, names),
         billed_cost=billed,
@@ -128,7 +128,7 @@ def _usage(row: ChargeRow, names: FocusNames) -> FocusRow:
 def _adjustment(row: ChargeRow, names: FocusNames) -> FocusRow:
     tags = {f"{TAG_PREFIX}:corrects_request_id": row.reference} if row.reference else None
     return FocusRow(
-        **_common(row.project_id, names, row.currency),
+        **_common_fields(row.project_id, names, row.currency),
         **_day(row.date),
         **_resource(row, names),
         **_costs(row.cost_nanos),
@@ -144,7 +144,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
     """Return the charge of a credit: the amount that it paid is subtracted from the bill of the whole month."""
     start, end = _month(names.month)
     return FocusRow(
-        **_common(row.project_id, names, row.currency),
+        **_common_fields(row.project_id, names, row.currency),
         **_costs(row.cost_nanos),
         charge_period_start=start,
         charge_period_end=end,
@@ -157,7 +157,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
     )
 
 
-def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
+def _common_fields(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
     """Return the fields of every charge. The id stands for the name of a removed thing that has none any more."""
     start, end = _month(names.month)
     return {

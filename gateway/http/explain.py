@@ -123,20 +123,20 @@ def _joined_by_or(words: list[str]) -> str:
 
 def _allowed(kind: Any, path: str) -> list[Any]:
     """Return the values that the field at a path may have; none where the field is no choice among values."""
-    return [value for each in _at(kind, path) for one in _alternatives(each) for value in _values(one)]
+    return [value for each in _types_at(kind, path) for one in _alternatives(each) for value in _values(one)]
 
 
 def _pattern_words(kind: Any, path: str) -> list[str]:
     """Return the words for the pattern of the field at a path; none where they are not declared."""
-    found = [one for each in _at(kind, path) for one in (each, *_unions(each)) if isinstance(one, Metadata)]
+    found = [one for each in _types_at(kind, path) for one in (each, *_unions(each)) if isinstance(one, Metadata)]
     return [one.extra[PATTERN_WORDS] for one in found if one.extra and PATTERN_WORDS in one.extra]
 
 
-def _at(kind: Any, path: str) -> list[Type]:
+def _types_at(kind: Any, path: str) -> list[Type]:
     """Return the possible types of the field at a path."""
     found = [_inspected(kind)]
     for step in _STEP.finditer(path):
-        found = [below for each in found for below in _below(each, step[1])]
+        found = [below for each in found for below in _types_below(each, step[1])]
     return found
 
 
@@ -146,7 +146,7 @@ def _inspected(kind: Any) -> Type:
     return type_info(kind)
 
 
-def _below(kind: Type, field: str | None) -> list[Type]:
+def _types_below(kind: Type, field: str | None) -> list[Type]:
     """Return the possible types one step below: of a field, or of an element."""
     found: list[Type] = []
     for each in _alternatives(kind):

@@ -109,13 +109,13 @@ def check_depth(value: Any, field: str) -> None:
         within = [each for each in level if isinstance(each, dict | list)]
         if not within:
             return
-        level = [below for each in within for below in _below(each)]
+        level = [below for each in within for below in _elements(each)]
         if not level:
             return
     raise invalid_field(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
 
 
-def _below(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+def _elements(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 

@@ -150,10 +150,10 @@ class _EventStream(ASGIResponse, Generic[T]):
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
             if self._first:
-                await send(_more(self._first))
+                await send(_body_part(self._first))
             async for item in self._items:
                 if data := await self._encoder.encode(item):
-                    await send(_more(data))
+                    await send(_body_part(data))
             last = self._encoder.end()
         except GatewayError as error:
             call.error, call.is_clients_error = error.code, error.status < 500
@@ -165,5 +165,5 @@ class _EventStream(ASGIResponse, Generic[T]):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _more(data: bytes) -> HTTPResponseBodyEvent:
+def _body_part(data: bytes) -> HTTPResponseBodyEvent:
     return {"type": "http.response.body", "body": data, "more_body": True}

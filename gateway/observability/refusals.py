@@ -143,7 +143,7 @@ class Refusals(Worker):
             return
         try:
             async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
-                await write_refusals(conn, [_new(kind, each) for kind, each in entries.items()])
+                await write_refusals(conn, [_new_refusal(kind, each) for kind, each in entries.items()])
         except FAILURES as error:
             self._lost.inc(sum(each.num for each in entries.values()))
             log.warning("refusals_not_written", error=repr(error))
@@ -160,7 +160,7 @@ class Refusals(Worker):
                 await drop_old_refusals(conn)
 
 
-def _new(kind: _Kind, entry: _Entry) -> NewRefusal:
+def _new_refusal(kind: _Kind, entry: _Entry) -> NewRefusal:
     return NewRefusal(
         organization_id=kind.organization_id,
         project_id=kind.project_id,

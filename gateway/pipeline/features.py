@@ -17,7 +17,7 @@ def check_features(request: TextRequest, features: frozenset[Feature]) -> None:
     """
     if features == ALL_FEATURES:
         return
-    for feature, field in _asked(request):
+    for feature, field in _needed_features(request):
         if feature not in features:
             raise InvalidRequest(
                 f"'{field}' is not supported with this model: the server that runs the model cannot do it.",
@@ -26,7 +26,7 @@ def check_features(request: TextRequest, features: frozenset[Feature]) -> None:
             )
 
 
-def _asked(request: TextRequest) -> Iterator[tuple[Feature, str]]:
+def _needed_features(request: TextRequest) -> Iterator[tuple[Feature, str]]:
     """Yield the features that a request needs beyond those of every backend, each with the field that needs it."""
     sampling, names = request.sampling, request.names
     if isinstance(request.prompt, list):

@@ -305,7 +305,7 @@ class Run:
         )
         if is_first and self.took is not None:
             source = timed_items(source, self.took)
-        return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
+        return source if self._goes_on(is_followed) else self._after_cold_start(prepared, source, is_followed)
 
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
         """Tell whether a prompt is sent at once, rather than held for the pool's first replica.
@@ -320,7 +320,7 @@ class Run:
             return True
         return False
 
-    def _held(
+    def _after_cold_start(
         self,
         prepared: Prepared,
         source: AsyncGenerator[Item | Restarted],

@@ -209,7 +209,7 @@ class Shadows:
             if chosen is None:
                 break
             waiting = self._waiting.pop(chosen)
-            shadow = self._taken(waiting)
+            shadow = self._take_first(waiting)
             if waiting:
                 self._waiting[chosen] = waiting
             task = asyncio.create_task(self._run(shadow))
@@ -229,11 +229,11 @@ class Shadows:
         """Drop the copies of a project that have waited for too long."""
         waiting = self._waiting[project_id]
         while waiting and now_s - waiting[0].since_s > self._max_wait_s:
-            self._end(self._taken(waiting), "late")
+            self._end(self._take_first(waiting), "late")
         if not waiting:
             del self._waiting[project_id]
 
-    def _taken(self, waiting: deque[_Waiting]) -> Shadow:
+    def _take_first(self, waiting: deque[_Waiting]) -> Shadow:
         """Remove the first copy from a queue and return it."""
         shadow = waiting.popleft().shadow
         self._num_waiting -= 1

@@ -90,10 +90,10 @@ async def needs_model(dsn: str, settings: Settings) -> bool:
         if not await had_pools(conn):
             return True
         served = await list_served(conn)
-    return _lacks(settings, served)
+    return _lacks_folder(settings, served)
 
 
-def _lacks(settings: Settings, served: Sequence[ServedPool]) -> bool:
+def _lacks_folder(settings: Settings, served: Sequence[ServedPool]) -> bool:
     """Tell whether a pool serves the model of these settings and its folder is not on this machine."""
     here = (on_this_machine(each, settings) for each in served)
     folders = (each.folder for pool in here for each in pool.revisions.values() if each.model == settings.model)

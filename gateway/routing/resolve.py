@@ -74,7 +74,7 @@ class Resolver:
         Raises as `find`.
         """
         found = await self.find(principal, model)
-        route = await self._usual(principal.project_id, principal.organization_id, found)
+        route = await self._usual_route(principal.project_id, principal.organization_id, found)
         if route is None:
             raise ModelNotFound(model)
         return route
@@ -129,7 +129,7 @@ class Resolver:
             if "@" in model:
                 found.append(await self._find(project_id, organization_id, model))
         allowed_ones = [each for each in found if each is not None and each.is_in(allowed)]
-        routes = [await self._usual(project_id, organization_id, each) for each in allowed_ones]
+        routes = [await self._usual_route(project_id, organization_id, each) for each in allowed_ones]
         return [route for route in routes if route is not None]
 
     def changed(self, change: Change | None) -> None:
@@ -144,7 +144,7 @@ class Resolver:
             self._forget(change.id)
         self._generation += 1
 
-    async def _usual(self, project_id: str, organization_id: str, found: Found) -> Route | None:
+    async def _usual_route(self, project_id: str, organization_id: str, found: Found) -> Route | None:
         """Return one route for all requests: that of an experiment's control, or of a policy's first usable target."""
         if isinstance(found, RunningExperiment):
             return found.control

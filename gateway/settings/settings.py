@@ -68,9 +68,9 @@ class Settings(HostSettings, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "file_store", str(store))
         if not self.model_name:
             msgspec.structs.force_setattr(self, "model_name", model_name_of(self.model))
-        msgspec.structs.force_setattr(self, "engine", self._placed(self.engine))
+        msgspec.structs.force_setattr(self, "engine", self._with_places(self.engine))
 
-    def _placed(self, engine: EngineConfig) -> EngineConfig:
+    def _with_places(self, engine: EngineConfig) -> EngineConfig:
         """Return the engine's settings with all places filled in and absolute."""
         store = engine.adapter_store
         if "://" not in store:

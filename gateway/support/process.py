@@ -143,7 +143,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file as a whole with text, readable by its owner alone; it is on disk when this returns."""
-    _written(path, text).replace(path)
+    _write_temporary(path, text).replace(path)
     _sync_folder(path.parent)
 
 
@@ -154,7 +154,7 @@ def make_private(path: Path, text: str) -> str:
     """
     if not path.exists():
         make_private_folder(path.parent)
-        temporary = _written(path, text)
+        temporary = _write_temporary(path, text)
         try:
             with contextlib.suppress(FileExistsError):
                 path.hardlink_to(temporary)
@@ -164,7 +164,7 @@ def make_private(path: Path, text: str) -> str:
     return path.read_text()
 
 
-def _written(path: Path, text: str) -> Path:
+def _write_temporary(path: Path, text: str) -> Path:
     """Write text to a temporary file beside path, on disk, readable by its owner alone, and return the file.
 
     The file's name is random, since processes of several containers that share the folder may have the same pid.

@@ -41,7 +41,7 @@ def _replaced(text: str, rule: Rule) -> str:
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _matches(*patterns: str) -> Callable[[str], Iterable[Span]]:
+def _finder_of(*patterns: str) -> Callable[[str], Iterable[Span]]:
     """Return a function that finds the spans of the patterns in a text.
 
     Quantifiers without a bound have to be possessive, so that no text makes the search go back and forth.
@@ -175,18 +175,18 @@ _LUHN = (tuple(range(10)), tuple(2 * digit - 9 * (digit > 4) for digit in range(
 
 
 KEY_RULES = (
-    Rule("private key", _matches(_PRIVATE_KEY)),
-    Rule("token", _matches(_JWT)),
-    Rule("key", _matches(*_KEYS)),
+    Rule("private key", _finder_of(_PRIVATE_KEY)),
+    Rule("token", _finder_of(_JWT)),
+    Rule("key", _finder_of(*_KEYS)),
 )
 """The rules for secrets, such as API keys."""
 
 RULES = (
     *KEY_RULES,
     Rule("iban", _ibans),
-    Rule("email", _matches(_EMAIL)),
-    Rule("ip", _matches(_IPV4)),
+    Rule("email", _finder_of(_EMAIL)),
+    Rule("ip", _finder_of(_IPV4)),
     Rule("card", _cards),
-    Rule("phone", _matches(*_PHONES)),
+    Rule("phone", _finder_of(*_PHONES)),
 )
 """All rules in order: a rule does not see the text that an earlier one has replaced."""

@@ -112,9 +112,9 @@ class WebhookSender:
         for delivery in due:
             task = asyncio.create_task(self._deliver(self._client, delivery))
             self._sending[delivery.webhook_id] = task
-            task.add_done_callback(functools.partial(self._ended, delivery.webhook_id))
+            task.add_done_callback(functools.partial(self._sending_ended, delivery.webhook_id))
 
-    def _ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
+    def _sending_ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
         del self._sending[webhook_id]
         self._wake.set()
 

@@ -192,7 +192,7 @@ class Shrink(NamedTuple):
         in_features = self.x.shape[1]
         blocks = blocks or shrink_blocks(in_features, self.work.block_m, self.x.dtype, self.x.device)
         arguments: Arguments = {
-            **self._common(),
+            **self._common_arguments(),
             "x": self.x,
             "x_stride": self.x.stride(0),
             "a_table": self.table.a,
@@ -213,7 +213,7 @@ class Shrink(NamedTuple):
         The arguments for chunks of one or two rows differ from those for more.
         """
         arguments: Arguments = {
-            **self._common(),
+            **self._common_arguments(),
             "b_table": self.table.b,
             "scaling_table": self.table.scalings,
             "NUM_PARTS": self.num_parts,
@@ -232,7 +232,7 @@ class Shrink(NamedTuple):
         """True where rows are expanded in pairs, without matrix units."""
         return self.work.block_m == PAIR
 
-    def _common(self) -> Arguments:
+    def _common_arguments(self) -> Arguments:
         return {
             "rows": self.work.rows,
             "chunks": self.work.chunks,

@@ -71,7 +71,7 @@ class ExperimentLifeController(Controller):
             else:
                 await keep_state_look(conn, row)
                 await experiments.set_state(conn, experiment_id, state)
-            return await _changed(conn, caller, "experiment.started", before, project_id)
+            return await _record_change(conn, caller, "experiment.started", before, project_id)
 
     @post("/pause", status_code=200, opt=needs("experiments.write", body=Nothing))
     async def pause_experiment(
@@ -122,7 +122,7 @@ class ExperimentLifeController(Controller):
             await keep_state_look(conn, row)
             await arms.promote_arm(conn, project_id, row.model, pinned[at])
             await experiments.set_decided(conn, row.id, at)
-            return await _changed(conn, caller, "experiment.decided", before, project_id)
+            return await _record_change(conn, caller, "experiment.decided", before, project_id)
 
     @post("/archive", status_code=200, opt=needs("experiments.write", body=Nothing))
     async def archive_experiment(
@@ -148,10 +148,10 @@ async def _move(
         state, before = states.state_after(row.state, verb), await shown_experiment(conn, row)
         await keep_state_look(conn, row)
         await experiments.set_state(conn, experiment_id, state)
-        return await _changed(conn, caller, event, before, project_id)
+        return await _record_change(conn, caller, event, before, project_id)
 
 
-async def _changed(
+async def _record_change(
     conn: Connection, caller: Actor, event: str, before: wire.Experiment, project_id: str
 ) -> wire.Experiment:
     """Record a change of state, and return the experiment as it is now."""

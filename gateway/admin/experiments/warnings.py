@@ -36,7 +36,7 @@ async def find_warnings(conn: Connection, organization_id: str, row: ExperimentR
         ]
         return [
             *await _model_taken_warnings(conn, row),
-            *await _full(conn, row),
+            *await _layer_warnings(conn, row),
             *faults,
             *_equal_arm_warnings(defined, pinned),
         ]
@@ -57,7 +57,7 @@ async def _model_taken_warnings(conn: Connection, row: ExperimentRow) -> list[Ex
     return [ExperimentWarning("model", text)]
 
 
-async def _full(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
+async def _layer_warnings(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
     """Return a warning if a draft's layer has too few free units; else none."""
     layer = await layers.find_layer(conn, row.project_id, row.definition.layer)
     try:

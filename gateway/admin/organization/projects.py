@@ -188,7 +188,9 @@ class ProjectController(Controller):
                 return _wire(before)
             retention = datetime.timedelta(days=wanted.retention_days)
             revoked = await projects.archive_project(conn, caller.organization_id, project_id, retention)
-            return await _changed(conn, caller, "project.archived", before, with_revoked_keys(_wire(before), revoked))
+            return await _record_change(
+                conn, caller, "project.archived", before, with_revoked_keys(_wire(before), revoked)
+            )
 
 
 async def existing_project(
@@ -239,7 +241,7 @@ async def _modify(services: AdminServices, caller: Actor, project_id: str, wante
             )
         if after.service_tiers != before.service_tiers:
             await projects.set_service_tiers(conn, caller.organization_id, project_id, after.service_tiers)
-        return await _changed(conn, caller, "project.updated", before)
+        return await _record_change(conn, caller, "project.updated", before)
 
 
 async def _set_suspended(services: AdminServices, caller: Actor, project_id: str, suspended: bool) -> Project:
@@ -248,10 +250,10 @@ async def _set_suspended(services: AdminServices, caller: Actor, project_id: str
         if (before.suspended_at is not None) == suspended:
             return _wire(before)
         await projects.set_project_suspended(conn, caller.organization_id, project_id, suspended)
-        return await _changed(conn, caller, "project.suspended" if suspended else "project.resumed", before)
+        return await _record_change(conn, caller, "project.suspended" if suspended else "project.resumed", before)
 
 
-async def _changed(
+async def _record_change(
     conn: Connection, caller: Actor, event: str, before: projects.ProjectRow, shown: object = None
 ) -> Project:
     """Record a change of a project in the audit log, and return the project as it is now.

@@ -69,7 +69,7 @@ class PoolAdapterController(Controller):
         """Show the adapters that the servers of a pool were started with, and the adapters that wait for a start."""
         async with services.database.acquire() as conn:
             found = await list_at_once(conn, caller.organization_id, pool_id)
-            return await _wire(conn, _only(found, pool_id))
+            return await _wire(conn, _only_pool(found, pool_id))
 
     @post("/{pool_id:str}/adapters", status_code=200, opt=needs("pools.write"))
     async def load_pool_adapters(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolAdapters:
@@ -81,7 +81,7 @@ class PoolAdapterController(Controller):
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_whole_pool(conn, caller.organization_id, pool_id)
-            before = _only(await list_managed(conn, caller.organization_id, pool_id), pool_id)
+            before = _only_pool(await list_managed(conn, caller.organization_id, pool_id), pool_id)
             shown = await _wire(conn, before)
             present = before.revisions[before.row.wanted_revision]
             if not shown.waiting and not shown.num_removed:
@@ -100,7 +100,7 @@ class PoolAdapterController(Controller):
             return msgspec.structs.replace(shown, wanted_revision=made.revision)
 
 
-def _only(found: list[ServedPool], pool_id: str) -> ServedPool:
+def _only_pool(found: list[ServedPool], pool_id: str) -> ServedPool:
     """Return the single pool of a search's result, whose servers agents start with adapters.
 
     Raises NotFound: when there is no pool.

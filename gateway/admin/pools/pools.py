@@ -139,7 +139,7 @@ class PoolController(Controller):
             await pools.exclude_hosts(conn, made.id, wanted.exclusion)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
-            after = await _fresh(conn, caller.organization_id, made.id)
+            after = await _read_again(conn, caller.organization_id, made.id)
             await audit.record(conn, audit_author(caller), "pool.created", made.id, after=pool_terms(after))
             return await _detail(services, conn, after)
 
@@ -213,7 +213,7 @@ class PoolController(Controller):
                 await pools.want_revision(conn, pool_id, revision.revision)
                 if urls:
                     await serve_at(conn, before.row, revision, urls)
-            after = await _fresh(conn, caller.organization_id, pool_id)
+            after = await _read_again(conn, caller.organization_id, pool_id)
             number = {name: pool_terms(after)[name] for name in ("num_replicas", "scaling")}
             is_scale = pool_terms(before) | number == pool_terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
@@ -232,7 +232,7 @@ class PoolController(Controller):
                 raise Conflict("No change of revision is under way.")
             await pools.want_revision(conn, pool_id, before.row.revision)
             await _give_up(conn, before, "The change was cancelled.")
-            after = await _fresh(conn, caller.organization_id, pool_id)
+            after = await _read_again(conn, caller.organization_id, pool_id)
             await _record(conn, caller, "pool.cancelled", before, after)
             return await _detail(services, conn, after)
 
@@ -245,7 +245,7 @@ class PoolController(Controller):
             await pools.scale_pool(conn, pool_id, 0)
             external = [each.id for each in before.replicas if each.host_id is None]
             await replicas.drain_replicas(conn, external, "The pool was drained.")
-            after = await _fresh(conn, caller.organization_id, pool_id)
+            after = await _read_again(conn, caller.organization_id, pool_id)
             if external or pool_terms(before) != pool_terms(after):
                 await audit.record(
                     conn,
@@ -297,10 +297,10 @@ async def _check_operator(conn: Connection, caller: Caller) -> None:
 
 async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
     await managed.lock_whole_pool(conn, organization_id, pool_id)
-    return await _fresh(conn, organization_id, pool_id)
+    return await _read_again(conn, organization_id, pool_id)
 
 
-async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
+async def _read_again(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
     """Return a pool as it is after this transaction's changes.
 
     Raises NotFound: when there is no pool with this id.

@@ -241,7 +241,7 @@ async def _list(
     )
     async with services.reports.connection(caller.id) as conn:
         if (request_id := params.get("request_id")) is not None:
-            found = await _only(conn, query, request_id)
+            found = await _only_request(conn, query, request_id)
         else:
             found = await request_list.list_requests(conn, query)
         currency = await currency_of(conn, caller.organization_id)
@@ -254,7 +254,9 @@ async def _list(
     )
 
 
-async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
+async def _only_request(
+    conn: Connection, query: request_list.RequestQuery, request_id: str
+) -> request_list.RequestsFound:
     """Return the request with this id, if it is within the query's projects and times; else an empty result."""
     row = await requests.find_request(conn, query.organization_id, request_id)
     fits = (

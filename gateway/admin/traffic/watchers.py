@@ -81,10 +81,10 @@ class Watchers:
         now_s = time.monotonic()
         result = self._results.get(key)
         if result is None or now_s - result[0] >= 0.9 * seconds:
-            self._results[key] = result = (now_s, asyncio.ensure_future(_begun(work)))
+            self._results[key] = result = (now_s, asyncio.ensure_future(_as_coroutine(work)))
         found: T = await asyncio.shield(result[1])  # others wait for it, even if this client leaves meanwhile
         return found
 
 
-async def _begun(work: Callable[[], Awaitable[T]]) -> T:
+async def _as_coroutine(work: Callable[[], Awaitable[T]]) -> T:
     return await work()

@@ -131,7 +131,7 @@ class Driver:
                     seat = self._seats.get(call.replica_id)
                     if seat is None:
                         return Refused("the place that was kept for it is gone")
-                    engine = await _within(OFFER_S, seat.go.remote(call.spec))
+                    engine = await _await_within(OFFER_S, seat.go.remote(call.spec))
                     node_id = self._seat_nodes.get(call.replica_id)
                     if engine is not None and node_id is not None:
                         self._engine_nodes[engine.replica_id, engine.generation] = node_id
@@ -144,7 +144,7 @@ class Driver:
                     self._seat_takes = {id: takes[id] for id in call.replica_ids if id in takes}
                     watchers = self._watchers().values()
                     await asyncio.gather(
-                        *(_within(LOOK_S, each.forget.remote(call.replica_ids)) for each in watchers),
+                        *(_await_within(LOOK_S, each.forget.remote(call.replica_ids)) for each in watchers),
                         return_exceptions=True,
                     )
                     return Done()
@@ -193,10 +193,10 @@ class Driver:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
         while (owed := self._asked.get(supervisor)) is not None:
-            await _within(end_s - loop.time(), owed)
+            await _await_within(end_s - loop.time(), owed)
         asked = self._asked[supervisor] = asyncio.ensure_future(supervisor.look.remote(public_keys))
         asked.add_done_callback(lambda asked: self._asked.pop(supervisor))
-        sight: NodeEngines = await _within(end_s - loop.time(), asked)
+        sight: NodeEngines = await _await_within(end_s - loop.time(), asked)
         return sight
 
     def _note_engines(self, by_node: Mapping[str, NodeEngines], alive: set[str], before: set[tuple[str, int]]) -> None:
@@ -282,14 +282,14 @@ class Driver:
             self._seats.pop(ask.replica_id, None)
             return Refused(f"its supervisor could not be made: {in_a_line(error)}")
         self._seat_nodes[ask.replica_id] = sight.node_id
-        return Offered(await _within(OFFER_S, seat.offer.remote(ask, public_keys)))
+        return Offered(await _await_within(OFFER_S, seat.offer.remote(ask, public_keys)))
 
     async def _stop(self, call: Stop) -> Answer:
         node_id = self._engine_nodes.get((call.engine.replica_id, call.engine.generation))
         watcher = self._watchers().get(node_id or "")
         if watcher is None:
             return Unreachable("the node of the engine is not in the Ray cluster")
-        await _within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
+        await _await_within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
         return Done()
 
     def _takes_of(self, ask: LaunchRequest) -> _Takes:
@@ -326,7 +326,7 @@ class Driver:
         ).remote(self._setup)
 
 
-async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
+async def _await_within(seconds: float, answer: Awaitable[Any]) -> Any:
     """Wait for a supervisor's answer for so many seconds, and return it. A call that takes longer goes on.
 
     Raises TimeoutError: when the answer does not come in time.

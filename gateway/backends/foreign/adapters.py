@@ -149,7 +149,7 @@ class ServerAdapters:
         await self.ensure(key)
         load_s = 0.0 if was_ready else time.monotonic() - began_s
         with self._answers():
-            of_adapter, of_base = await self._tried(digest_of(key)), await self._tried("")
+            of_adapter, of_base = await self._try_adapter(digest_of(key)), await self._try_adapter("")
         return AdapterProbe(load_s, 0, 1, abs(of_adapter - of_base))
 
     async def pin(self, key: str) -> None:
@@ -240,8 +240,8 @@ class ServerAdapters:
                 if self._way.can_load:
                     await self._make_room()
                     await self._way.load(self._server, digest, LOAD_WITHIN_S)
-                found = await self._tried(digest)
-                if self._way.has_to_differ and abs(found - await self._tried("")) < LEAST_DIFFERENCE:
+                found = await self._try_adapter(digest)
+                if self._way.has_to_differ and abs(found - await self._try_adapter("")) < LEAST_DIFFERENCE:
                     raise BadReply(NOT_SHOWN)
         except (InvalidRequest, BackendFailed) as failure:
             now_s = time.monotonic()
@@ -261,7 +261,7 @@ class ServerAdapters:
         if self._fault and time.monotonic() < self._fault_until_s:
             raise _not_now()
         try:
-            await self._tried(secrets.token_hex(32))
+            await self._try_adapter(secrets.token_hex(32))
         except ServerRefused as refused:
             if refused.status not in (400, 404, 422):
                 raise
@@ -292,7 +292,7 @@ class ServerAdapters:
         self._keys.pop(digest, None)
         await self._way.unload(self._server, digest, UNLOAD_WITHIN_S)
 
-    async def _tried(self, digest: str) -> float:
+    async def _try_adapter(self, digest: str) -> float:
         """Return the log-probability of one token with an adapter. digest: "" is the base. Raises as `try_out`."""
         info = self._info()
         assert self._way is not None

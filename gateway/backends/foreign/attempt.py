@@ -87,7 +87,7 @@ class Attempt:
         self._own = [0] * self.request.n
         """Our own counts of the tokens of each choice so far."""
         self._max_tokens = self.request.sampling.max_tokens
-        self._own_prompt = own_prompt(self._all)
+        self._own_prompt = own_prompt(self._evidence)
         self._settled_now: BilledCounts | None = None
         """The result of `_settled`, kept until something comes."""
         self._first_s: float | None = None
@@ -222,12 +222,12 @@ class Attempt:
         if not self.has_begun and reported is None:
             return BilledCounts(0, 0, 0, is_ours=True, is_false=False)
         if reported is None:
-            return settle(self._all, None)
+            return settle(self._evidence, None)
         completion = reported.completion_tokens
         if self._has_come_since:  # it is older than the last text: some servers send one with the first part alone
-            completion = max(completion, own_completion(self._all))
+            completion = max(completion, own_completion(self._evidence))
         counts = (reported.prompt_tokens, completion, reported.cached_tokens)
-        return settle(self._all, counts, reasoning_tokens=reported.reasoning_tokens)
+        return settle(self._evidence, counts, reasoning_tokens=reported.reasoning_tokens)
 
     def _usage(self, settled: BilledCounts) -> Usage:
         completion, counted = settled.completion_tokens, self._num_counted
@@ -243,7 +243,7 @@ class Attempt:
         return sum(self.count(index) for index in range(self.request.n))
 
     @property
-    def _all(self) -> Evidence:
+    def _evidence(self) -> Evidence:
         return Evidence(
             num_choices=self.request.n,
             max_tokens=self._max_tokens,

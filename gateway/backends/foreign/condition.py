@@ -168,7 +168,7 @@ class ServerCondition:
         """
         admitted = self.breaker.take(_now_s()) if self.is_ready and self.info is not None else None
         if admitted is None or self.info is None:
-            raise self._absent()
+            raise self._not_ready()
         return self.info, admitted
 
     def check(self) -> None:
@@ -177,7 +177,7 @@ class ServerCondition:
         Raises Unanswered: when it takes none.
         """
         if not self.is_ready:
-            raise self._absent()
+            raise self._not_ready()
 
     def check_ready(self) -> None:
         """Check that the server takes a request now.
@@ -191,7 +191,7 @@ class ServerCondition:
         """Record that the server was started again: another process answers from now on."""
         self.engine_id = new_engine_id()
 
-    def _absent(self) -> Unanswered:
+    def _not_ready(self) -> Unanswered:
         code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
         return Unanswered(not_ready(self.detail, code), "absent")
 

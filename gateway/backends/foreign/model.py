@@ -65,7 +65,7 @@ class OpaqueModel:
         """
         num_bytes = _text_bytes([*messages, *(tool.described() for tool in tools)])
         num_tokens = num_bytes + MESSAGE_TOKENS * (1 + len(messages) + len(tools)) + TEMPLATE_TOKENS
-        return self._bounded(num_bytes, num_tokens, "messages")
+        return self._prompt_within_context(num_bytes, num_tokens, "messages")
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Return an upper bound of a prompt's tokens.
@@ -81,9 +81,9 @@ class OpaqueModel:
         if not prompt:
             raise InvalidRequest(f"'{field}' must have at least one token.", param=field, code="invalid_value")
         num_bytes = len(prompt.encode(errors="replace"))
-        return self._bounded(num_bytes, num_bytes + MESSAGE_TOKENS, field)
+        return self._prompt_within_context(num_bytes, num_bytes + MESSAGE_TOKENS, field)
 
-    def _bounded(self, num_bytes: int, num_tokens: int, field: str) -> PreparedPrompt:
+    def _prompt_within_context(self, num_bytes: int, num_tokens: int, field: str) -> PreparedPrompt:
         length = self.capabilities.max_model_len
         if num_bytes > length * LONGEST_TOKEN_BYTES:
             raise InvalidRequest(

@@ -126,7 +126,7 @@ class ForeignRequests:
             attempt = stream.attempt
             with self._judged(stream, admitted, own):
                 while True:
-                    parts = await (stream.take() if attempt.has_begun or not key else self._begun(stream))
+                    parts = await (stream.take() if attempt.has_begun or not key else self._first_parts(stream))
                     if parts is None:
                         break
                     item = shown.parts(attempt, parts)
@@ -247,7 +247,7 @@ class ForeignRequests:
             self.window.give()
             raise Unanswered(error, "failed") from None
 
-    async def _begun(self, stream: ReplyStream) -> list[Part] | None:
+    async def _first_parts(self, stream: ReplyStream) -> list[Part] | None:
         """Return the next parts of a reply that has not begun, as `ReplyStream.take` does.
 
         An adapter that the server does not know is loaded again, once.

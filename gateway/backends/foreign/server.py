@@ -253,12 +253,12 @@ class Server:
         try:
             async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
                 if self._socket is not None:
-                    _, connection = await loop.create_unix_connection(self._new, self._socket)
+                    _, connection = await loop.create_unix_connection(self._new_connection, self._socket)
                     connection.is_inside = True
                     return connection
                 address = await self._address_of(self.url)
                 _, connection = await loop.create_connection(
-                    self._new,
+                    self._new_connection,
                     address,
                     self._port,
                     ssl=self._tls() if self._is_tls else None,
@@ -272,10 +272,10 @@ class Server:
             raise ServerGone(f"no connection: {_why_none(error)}") from None
         return connection
 
-    def _new(self) -> Connection:
-        return Connection(self._lost, self._unread_s)
+    def _new_connection(self) -> Connection:
+        return Connection(self._drop_idle, self._unread_s)
 
-    def _lost(self, connection: Connection) -> None:
+    def _drop_idle(self, connection: Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
 

@@ -25,7 +25,7 @@ class EventReader:
 
         Raises EventTooLarge: when an event is longer than `MAX_EVENT_BYTES`.
         """
-        if data.endswith(b"\n\n") and not self._rest and not self._data and (usual := _usual(data)):
+        if data.endswith(b"\n\n") and not self._rest and not self._data and (usual := _split_single_lines(data)):
             self.num_lines += 2 * len(usual)
             return usual
         if b"\n" not in data:  # a line that comes byte by byte is not copied each time
@@ -58,7 +58,7 @@ class EventReader:
         return self.push(b"\n\n") if self._rest or self._data else []
 
 
-def _usual(data: bytes) -> list[bytes]:
+def _split_single_lines(data: bytes) -> list[bytes]:
     """Return the data of whole events where each is of one line of data alone, as nearly all are; else []."""
     found = []
     for each in data[:-2].split(b"\n\n"):

@@ -141,7 +141,7 @@ class ReplyStream:
             if connection.has_left_over:
                 await asyncio.sleep(0)  # others have their turn
             if not self._read(connection):
-                await connection.wait(self._part_until_s, self._came)
+                await connection.wait(self._part_until_s, self._read_arrived)
         if self._error is not None:
             raise self._error
         if parts := self._parts:
@@ -167,9 +167,9 @@ class ReplyStream:
         self._part_until_s = min(self._until_s, now_s + self._settings.first_token_seconds)
         self._events = LineSplitter() if self._driver.framing == "lines" else EventReader()
         self._reader = self._driver.reader(self._generation)
-        self._connection = await self._asked(self._info, self._part_until_s)
+        self._connection = await self._send_request(self._info, self._part_until_s)
 
-    def _came(self) -> bool:
+    def _read_arrived(self) -> bool:
         """Read the bytes that arrived while the reader waits; tell whether the reader has to wake."""
         connection = self._connection
         if connection is None or not self._read(connection):
@@ -243,7 +243,7 @@ class ReplyStream:
         if self._num_skipped > MAX_SKIPPED_BYTES or self._num_lines_left < 0:
             raise BadReply("its reply has too many bytes outside of events")
 
-    async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:
+    async def _send_request(self, info: ServerInfo, head_until_s: float) -> Connection:
         """Send the request; return the connection once the head of a stream is there. Raises as `take`."""
         request = self._generation.request
         asked = self._driver.request(self._generation, info)

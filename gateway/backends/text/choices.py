@@ -106,9 +106,9 @@ class Choice:
         self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         self._num_shown_chars += len(text)
         del self._new_ids[self.num_kept_tokens - self._num_shown_ids :]
-        return self._piece(text, self._begun())
+        return self._piece(text, self._shown_tokens())
 
-    def _begun(self) -> list[Token]:
+    def _shown_tokens(self) -> list[Token]:
         """Return the pending tokens whose text is shown, wholly or in part, or that have no text."""
         shown = self._num_shown_chars
         before = itertools.takewhile(lambda each: each[0].start < shown or each[1] <= shown, self._pending)
@@ -122,7 +122,7 @@ class Choice:
     def _release(self, text: str) -> list[Token]:
         """Take the pending tokens whose text is complete and that no stop string can still remove, and return them."""
         self._num_shown_chars += len(text)
-        released = self._begun()
+        released = self._shown_tokens()
         del self._pending[: len(released)]
         return released
 

@@ -257,7 +257,7 @@ class Simulation:
         before: dict[str, tuple[int, int]] = {}
         began_s = 0.0
         for number, arrival in enumerate(requests):
-            self._until(arrival.at_s)
+            self._run_until(arrival.at_s)
             if number == half:
                 began_s = arrival.at_s
                 before = {name: (each.num_requests, each.num_loads) for name, each in self.replicas.items()}
@@ -295,7 +295,7 @@ class Simulation:
         replica.arrive(Request(arrival, gateway, asked))
         self._advance(replica, arrival.at_s)
 
-    def _until(self, now_s: float) -> None:
+    def _run_until(self, now_s: float) -> None:
         while self._events and self._events[0][0] <= now_s:
             at_s, _, kind, replica, what = heapq.heappop(self._events)
             if kind == "beat":

@@ -35,7 +35,7 @@ def _chunk(text: str, finish: str | None = None) -> bytes:
 _WORD, _LAST = _chunk(" seven"), _chunk("", "length")
 
 
-def _whole(count: int) -> bytes:
+def _whole_reply(count: int) -> bytes:
     """Return the bytes of a reply in one piece, of `count` tokens."""
     choice = {"index": 0, "message": {"role": "assistant", "content": " seven" * count}, "finish_reason": "length"}
     usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
@@ -55,7 +55,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             asked = json.loads(body)
             count = asked.get("max_tokens", 1)
             if not asked.get("stream"):
-                writer.write(_whole(count))
+                writer.write(_whole_reply(count))
                 continue
             writer.write(_HEAD)
             if "paced" in asked["messages"][0]["content"]:

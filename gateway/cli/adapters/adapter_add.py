@@ -133,7 +133,7 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
     progress = Progress("fetching", quiet=arguments.json)
     imported = unless_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
     try:
-        imported = _wait(client, f"{project}/adapter_imports/{imported['id']}", progress)
+        imported = _wait_for_import(client, f"{project}/adapter_imports/{imported['id']}", progress)
     except KeyboardInterrupt:
         raise CommandFailed(
             f"the server is still working on the import {imported['id']}: see `lorikeet adapter imports`"
@@ -151,7 +151,7 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
     return print_result(arguments, shown, text)
 
 
-def _wait(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
+def _wait_for_import(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
     """Wait for an import and return it once it is over."""
     while True:
         imported = client.get(path)

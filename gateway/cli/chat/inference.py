@@ -166,65 +166,65 @@ class InferenceClient:
 
     def models(self) -> list[Model]:
         """Return all models that the key may call."""
-        with self._sent("GET", "/v1/models") as reply:
+        with self._stream_reply("GET", "/v1/models") as reply:
             return msgspec.json.decode(reply.read(), type=_Models).data
 
     def model(self, model_id: str) -> Model:
         """Return one model."""
-        with self._sent("GET", f"/v1/models/{quote(model_id, safe='/:@')}") as reply:
+        with self._stream_reply("GET", f"/v1/models/{quote(model_id, safe='/:@')}") as reply:
             return msgspec.json.decode(reply.read(), type=Model)
 
     def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a conversation, whole."""
-        with self._sent("POST", "/v1/chat/completions", json=body) as reply:
+        with self._stream_reply("POST", "/v1/chat/completions", json=body) as reply:
             answer: dict[str, Any] = msgspec.json.decode(reply.read())
             return answer
 
     def chat_in_experiment(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return an answer, and the header that names its experiment and arm, if it is of one."""
-        with self._sent("POST", "/v1/chat/completions", json=body) as reply:
+        with self._stream_reply("POST", "/v1/chat/completions", json=body) as reply:
             return msgspec.json.decode(reply.read()), reply.headers.get("x-lorikeet-experiment", "")
 
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send one vote, or several as `data`, which are on disk on return."""
-        with self._sent("POST", "/v1/feedback", json=body) as reply:
+        with self._stream_reply("POST", "/v1/feedback", json=body) as reply:
             stored: dict[str, Any] = msgspec.json.decode(reply.read())
             return stored
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """Return the JSON reply of a path below /v1; a parameter of the query that is None is left out."""
         params = {name: value for name, value in query.items() if value is not None}
-        with self._sent("GET", f"/v1{path}", params=params) as reply:
+        with self._stream_reply("GET", f"/v1{path}", params=params) as reply:
             found: dict[str, Any] = msgspec.json.decode(reply.read())
             return found
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send JSON to a path below /v1, and return the answer."""
-        with self._sent("POST", f"/v1{path}", json=body) as reply:
+        with self._stream_reply("POST", f"/v1{path}", json=body) as reply:
             made: dict[str, Any] = msgspec.json.decode(reply.read())
             return made
 
     def delete(self, path: str) -> dict[str, Any]:
         """Delete the object at a path below /v1, and return the answer."""
-        with self._sent("DELETE", f"/v1{path}") as reply:
+        with self._stream_reply("DELETE", f"/v1{path}") as reply:
             gone: dict[str, Any] = msgspec.json.decode(reply.read())
             return gone
 
     def upload(self, name: str, file: BinaryIO, fields: Mapping[str, str]) -> dict[str, Any]:
         """Store a file, which is read as it is sent, and return the answer."""
-        with self._sent("POST", "/v1/files", files={"file": (name, file)}, data=fields) as reply:
+        with self._stream_reply("POST", "/v1/files", files={"file": (name, file)}, data=fields) as reply:
             made: dict[str, Any] = msgspec.json.decode(reply.read())
             return made
 
     def download(self, file_id: str) -> Generator[bytes]:
         """Yield the content of a file as it comes."""
-        with self._sent("GET", f"/v1/files/{quote(file_id, safe='')}/content") as reply:
+        with self._stream_reply("GET", f"/v1/files/{quote(file_id, safe='')}/content") as reply:
             yield from reply.iter_bytes()
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
         """Yield the chunks as they come; the last one has the usage. Stopping early ends the request."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        with self._sent("POST", "/v1/chat/completions", json=asked) as reply:
+        with self._stream_reply("POST", "/v1/chat/completions", json=asked) as reply:
             for line in reply.iter_lines():
                 data = line.removeprefix("data: ")
                 if data == "[DONE]":
@@ -237,7 +237,7 @@ class InferenceClient:
         raise ServerUnreachable("the server closed the connection before the end of the answer")
 
     @contextmanager
-    def _sent(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
+    def _stream_reply(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
         try:
             with self._http.stream(method, checked_path(path), **options) as reply:
                 if not reply.is_success:

@@ -64,7 +64,7 @@ async def list_versions(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[StoredVersion]:
     """Return versions of prices, newest first, those before the one with id `after`; none if that does not exist."""
-    return [_stored(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
+    return [_stored_version(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
 
 
 _EXISTS = "SELECT EXISTS (SELECT FROM price_versions WHERE organization_id = $1 AND id = $2)"
@@ -89,7 +89,7 @@ class PriceLoader:
         books: dict[str, list[Version]] = {}
         async with self._database.acquire() as conn:
             for row in await conn.fetch(_VERSIONS, None, None, None):
-                books.setdefault(row["organization_id"], []).insert(0, _stored(row).version)
+                books.setdefault(row["organization_id"], []).insert(0, _stored_version(row).version)
         return dict(books)
 
 
@@ -223,7 +223,7 @@ async def set_price_class(conn: Connection, adapter_id: str, price_class: str) -
     await conn.execute(_SET_CLASS, adapter_id, price_class)
 
 
-def _stored(row: asyncpg.Record) -> StoredVersion:
+def _stored_version(row: asyncpg.Record) -> StoredVersion:
     entries = tuple(Entry(*entry) for entry in row["entries"])
     discounts = dict(row["discounts"])
     version = Version(row["version"], row["currency"], unix_ns(row["effective_at"]), entries, discounts)

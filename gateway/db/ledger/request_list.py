@@ -184,14 +184,16 @@ async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: in
     if query.is_filtered:
         places, next_key = await _fitting(conn, await _with_projects_of_keys(conn, query))
     else:
-        places, next_key = await _all(conn, query, scan_limit or 4 * query.limit)
+        places, next_key = await _list_unfiltered(conn, query, scan_limit or 4 * query.limit)
     if len(places) > query.limit:
         places = places[: query.limit]
         next_key = RequestKey(places[-1].created_at, places[-1].request_id)
     return RequestsFound(await whole_requests(conn, query.organization_id, places), next_key)
 
 
-async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[list[RequestPlace], RequestKey | None]:
+async def _list_unfiltered(
+    conn: Connection, query: RequestQuery, scan_limit: int
+) -> tuple[list[RequestPlace], RequestKey | None]:
     """Return places, up to one more than the limit, and the key after which the next page begins.
 
     The key is None unless the scan was cut off at its limit.
@@ -209,7 +211,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 
 
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Return the requests of `_all` that match the filters."""
+    """Return the requests of `_list_unfiltered` that match the filters."""
     after = query.after or RequestKey(query.end, "")
     # Requests of the same instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))

@@ -78,11 +78,15 @@ class PoolService:
                 for i, amount in enumerate(amounts):
                     total[i] += amount
         most = sorted(totals, key=lambda tenant: totals[tenant][0] + totals[tenant][1], reverse=True)[:MAX_TENANTS]
-        reports = {replica_id: _others(totals, most, used.get(replica_id, {})) for replica_id in replica_ids}
+        reports = {
+            replica_id: _services_elsewhere(totals, most, used.get(replica_id, {})) for replica_id in replica_ids
+        }
         return {replica_id: services for replica_id, services in reports.items() if services}
 
 
-def _others(totals: dict[str, list[float]], tenants: list[str], here: dict[str, list[float]]) -> dict[str, Service]:
+def _services_elsewhere(
+    totals: dict[str, list[float]], tenants: list[str], here: dict[str, list[float]]
+) -> dict[str, Service]:
     """Return by tenant the use of all other replicas: the totals less the use of this replica."""
     services = {}
     for tenant in tenants:

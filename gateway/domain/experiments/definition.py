@@ -167,14 +167,16 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
     key = source.removeprefix(_METADATA) if source.startswith(_METADATA) else None
     if source not in UNIT_SOURCES and (not key or len(key) > MAX_METADATA_KEY_CHARS):
         _refuse("unit.from", f"The unit comes from {', '.join(UNIT_SOURCES)} or metadata.<key>.")
-    _within("coverage", experiment.coverage, 1, NUM_BUCKETS)
+    _check_within("coverage", experiment.coverage, 1, NUM_BUCKETS)
     _check_arms(experiment)
     _check_metrics(experiment.metrics, own_metrics)
     analysis = experiment.analysis
-    _within("analysis.alpha", analysis.alpha, MIN_ALPHA, MAX_ALPHA)
-    _within("analysis.tightest_at", analysis.tightest_at, MIN_TIGHTEST_AT, MAX_TIGHTEST_AT)
-    _within("analysis.outcome_window_seconds", analysis.outcome_window_seconds, MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS)
-    _within("analysis.min_days", analysis.min_days, 0, MAX_MIN_DAYS)
+    _check_within("analysis.alpha", analysis.alpha, MIN_ALPHA, MAX_ALPHA)
+    _check_within("analysis.tightest_at", analysis.tightest_at, MIN_TIGHTEST_AT, MAX_TIGHTEST_AT)
+    _check_within(
+        "analysis.outcome_window_seconds", analysis.outcome_window_seconds, MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS
+    )
+    _check_within("analysis.min_days", analysis.min_days, 0, MAX_MIN_DAYS)
 
 
 def check_change(before: Experiment, after: Experiment) -> None:
@@ -216,7 +218,7 @@ def _check_arms(experiment: Experiment) -> None:
         _check_name(arm.name, f"arms[{at}].name")
         if arm.name in {each.name for each in arms[:at]}:
             _refuse(f"arms[{at}].name", "Two arms have the same name.")
-        _within(f"arms[{at}].weight", arm.weight, 0, 1_000_000)
+        _check_within(f"arms[{at}].weight", arm.weight, 0, 1_000_000)
         if arm.ended and arm.weight:
             _refuse(f"arms[{at}].weight", "An arm that has ended has the weight 0.")
     if arms[0].ended:
@@ -236,7 +238,7 @@ def _check_arms(experiment: Experiment) -> None:
         _check_name(shadow.name, "shadow.name")
         if shadow.name in {arm.name for arm in arms}:
             _refuse("shadow.name", "An arm has the same name.")
-        _within("shadow.share", shadow.share, 0, NUM_BUCKETS)
+        _check_within("shadow.share", shadow.share, 0, NUM_BUCKETS)
     for place, _, target in experiment.targets:
         if not 1 <= len(target.model) <= MAX_MODEL_CHARS:
             _refuse(f"{place}.model", f"A model string has 1 to {MAX_MODEL_CHARS} characters.")
@@ -269,7 +271,7 @@ def _check_metrics(metrics: Metrics, own: Collection[str]) -> None:
             if metric in listed[:at]:
                 _refuse(param, "The metric is listed twice.")
     for at, guardrail in enumerate(metrics.guardrails):
-        _within(f"metrics.guardrails[{at}].margin", guardrail.margin, 0, 10)
+        _check_within(f"metrics.guardrails[{at}].margin", guardrail.margin, 0, 10)
         if guardrail.goal is None and guardrail.metric.split(".")[0] not in METRICS:
             _refuse(f"metrics.guardrails[{at}].goal", "Say which way the metric is better: increase or decrease.")
 
@@ -279,7 +281,7 @@ def _check_name(name: str, param: str) -> None:
         _refuse(param, f"A name has {NAME_WORDS}.")
 
 
-def _within(param: str, value: float, least: float, most: float) -> None:
+def _check_within(param: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # not a number is within nothing
         _refuse(param, f"`{param}` is from {least} to {most}.")
 

@@ -207,7 +207,7 @@ def state_after_events(events: Iterable[Event], window_us: int) -> UnitState | N
     assert first.exposure is not None
     state = UnitState(first.at_us, first.request_id, *first.exposure, True, NO_COUNTS, {}, {}, segments=first.segments)
     for event in listed:
-        state = _with(state, event, window_us)
+        state = _state_after(state, event, window_us)
     return state
 
 
@@ -220,7 +220,7 @@ def with_event(state: UnitState, event: Event, window_us: int) -> UnitState | No
         known, new = (state.first_us, state.first_id), _place(event)
         if new < known or (new == known and event.exposure != (state.epoch, state.arm)):
             return None
-    return _with(state, event, window_us)
+    return _state_after(state, event, window_us)
 
 
 def num_ages(window_us: int) -> int:
@@ -395,7 +395,7 @@ IN_EVERY_UNIT = frozenset(_MEANS)
 assert METRICS.keys() == AT_ONCE.keys() | RECIPES.keys()
 
 
-def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
+def _state_after(state: UnitState, event: Event, window_us: int) -> UnitState:
     """Return a unit's state after an event. An event outside of the unit's window changes nothing."""
     if not state.first_us <= event.at_us < state.closes_us(window_us):
         return state

@@ -136,7 +136,7 @@ class Exchange:
         """Return the leases of this gateway that change; 0 is none. snapshot is None if there was nothing to read."""
         self._amounts = {key: self._holdings.slices[key].held for key in self._holdings.dirty}
         if snapshot is not None:
-            left = self._left(snapshot)
+            left = self._unheld_amounts(snapshot)
             for one in self._asks:
                 self._answer(one, snapshot, left)
             self._cut_slices(snapshot, left)
@@ -180,7 +180,7 @@ class Exchange:
             entry.slice.reserved -= taken
             self._holdings.note_spare(entry.slice)
 
-    def _left(self, snapshot: Snapshot) -> dict[Key, int]:
+    def _unheld_amounts(self, snapshot: Snapshot) -> dict[Key, int]:
         """Return the amounts that nobody holds of the limits that still exist."""
         left = {}
         for key, each in self._slices.items():

@@ -79,8 +79,8 @@ def condition_of(
         return found("stopped", "No replica is wanted.")
     if not ready and is_hopeless:
         assert failing is not None
-        return found("failed", _ended(f"Replicas fail again and again: {failing.why}"))
-    trouble = _ended(f" A replica failed and is started again: {failing.why}") if failing else ""
+        return found("failed", _with_full_stop(f"Replicas fail again and again: {failing.why}"))
+    trouble = _with_full_stop(f" A replica failed and is started again: {failing.why}") if failing else ""
     if shortage:
         trouble = f" {shortage}{trouble}"
     if revision != wanted_revision:
@@ -93,7 +93,8 @@ def condition_of(
         away = next((each.why for each in replicas if not each.is_managed and each.state == "loading"), "")
         reason = f": {away}" if away else ""
         return found(
-            "scaling", _ended(f"{num_good} of {num_wanted} replicas {_is_or_are(num_good)} ready{reason}") + trouble
+            "scaling",
+            _with_full_stop(f"{num_good} of {num_wanted} replicas {_is_or_are(num_good)} ready{reason}") + trouble,
         )
     if len(replicas) > num_wanted:
         return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_is_or_are(num_wanted)} wanted.{trouble}")
@@ -109,19 +110,19 @@ def _progress(
     state.
     """
     if state == "preparing":
-        return _ended(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
+        return _with_full_stop(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
     if state == "failed":
-        return _ended(f"Revision {wanted} failed: {why}")
+        return _with_full_stop(f"Revision {wanted} failed: {why}")
     mine = [each for each in replicas if each.revision == wanted]
     num_ready = sum(each.state == "ready" for each in mine)
     loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
-    return _ended(
+    return _with_full_stop(
         f"{num_ready} of {num_replicas} replicas of revision {wanted} {_is_or_are(num_ready)} ready"
         f"{f'; one loads: {loading}' if loading else ''}"
     )
 
 
-def _ended(text: str) -> str:
+def _with_full_stop(text: str) -> str:
     """Return a text with a full stop at its end, so that another sentence can follow."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 

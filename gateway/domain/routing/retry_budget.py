@@ -27,12 +27,12 @@ class RetryBudget:
 
     def sent(self, now_s: float) -> None:
         """Count a request's first attempt."""
-        self._at(now_s)[1] += 1
+        self._counts_of_second(now_s)[1] += 1
         self._num_requests += 1
 
     def take(self, now_s: float) -> bool:
         """Count a retry if it is allowed, and return whether it is."""
-        second = self._at(now_s)
+        second = self._counts_of_second(now_s)
         within_share = self._num_retries < SHARE * self._num_requests
         if not within_share and second[2] >= FLOOR_PER_S:
             return False
@@ -40,7 +40,7 @@ class RetryBudget:
         self._num_retries += 1
         return True
 
-    def _at(self, now_s: float) -> list[int]:
+    def _counts_of_second(self, now_s: float) -> list[int]:
         """Return the counts of the present second, after removing those of seconds before the window."""
         now = int(now_s)
         if not self._seconds or self._seconds[-1][0] < now:

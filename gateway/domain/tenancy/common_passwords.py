@@ -61,7 +61,7 @@ def is_common(password: str, *about: str) -> bool:
     own = {part for text in about for part in re.split(r"[^a-z0-9]+", text.casefold()) if len(part) >= MIN_OWN}
     words = sorted(WORDS | own | {"lorikeet"}, key=len, reverse=True)
     core = re.sub(r"^[\W\d_]+|[\W\d_]+$", "", plain)  # a year or a sign at an end stands for no letter
-    return any(_rest(form, words) < MIN_REST for form in (plain, core.translate(LEET)))
+    return any(_num_counted_characters(form, words) < MIN_REST for form in (plain, core.translate(LEET)))
 
 
 def _is_repeated(text: str) -> bool:
@@ -69,7 +69,7 @@ def _is_repeated(text: str) -> bool:
     return text in (text + text)[1:-1]
 
 
-def _rest(text: str, words: list[str]) -> int:
+def _num_counted_characters(text: str, words: list[str]) -> int:
     """Return the number of a text's characters that count: those outside of words, runs, signs and a few digits."""
     for word in words:
         text = text.replace(word, " ")

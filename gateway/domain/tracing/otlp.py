@@ -74,10 +74,10 @@ def _event(event: SpanEvent) -> bytes:
 
 
 def _attributes(field: int, attributes: Attributes) -> Sequence[bytes]:
-    return [_message(field, _key(name) + _message(2, _any(value))) for name, value in attributes.items()]
+    return [_message(field, _key(name) + _message(2, _any_value(value))) for name, value in attributes.items()]
 
 
-def _any(value: Value) -> bytes:
+def _any_value(value: Value) -> bytes:
     match value:
         case str():
             return _text(1, value)

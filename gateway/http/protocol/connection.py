@@ -76,7 +76,7 @@ class Connection(HttpToolsProtocol):
             return State.RUNNING, cycle
         return State.IDLE if self._is_silent and cycle is not None else State.HEAD, cycle
 
-    def _changed(self, num_bytes: int = 0) -> None:
+    def _apply_bound(self, num_bytes: int = 0) -> None:
         """Apply the bound of the present state after an event. num_bytes: the bytes that have arrived."""
         state = self._current()
         if state != self._state:
@@ -144,13 +144,13 @@ class Connection(HttpToolsProtocol):
             self._is_ending = self._is_refused = True
             self.pipeline.clear()
             self.transport.write_eof()
-            self._changed()
+            self._apply_bound()
         else:
             self._close()
 
     def _close(self) -> None:
         self.transport.close()
-        self._changed()
+        self._apply_bound()
 
     # Events of uvicorn's protocol.
 
@@ -167,7 +167,7 @@ class Connection(HttpToolsProtocol):
         if not self._is_counted:
             transport.write(FULL if is_full else TOO_MANY)
             transport.close()
-        self._changed()
+        self._apply_bound()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Subtract the connection from the count, and tell its running request that the client has left.
@@ -195,7 +195,7 @@ class Connection(HttpToolsProtocol):
                 self._excess.begin()
             elif self._excess.is_too_much(len(data)):
                 self.send_400_response("")
-        self._changed(len(data))
+        self._apply_bound(len(data))
 
     def _with_body(self) -> RequestResponseCycle | None:
         """Return the request whose body is coming; None while none is."""
@@ -275,7 +275,7 @@ class Connection(HttpToolsProtocol):
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
         self._is_silent = True
-        self._changed()
+        self._apply_bound()
 
     def send_400_response(self, msg: str) -> None:
         """Reply to bytes that are not HTTP, unless they are refused already.
@@ -288,12 +288,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Record that the write buffer is full."""
         super().pause_writing()
-        self._changed()
+        self._apply_bound()
 
     def resume_writing(self) -> None:
         """Record that the write buffer has room again."""
         super().resume_writing()
-        self._changed()
+        self._apply_bound()
 
     def shutdown(self) -> None:
         """Close an idle connection.

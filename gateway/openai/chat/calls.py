@@ -38,7 +38,7 @@ class CallShape(msgspec.Struct, frozen=True):
 
     def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
         """Return the whole message of a choice."""
-        calls = _whole(deltas)
+        calls = _whole_calls(deltas)
         content = text if text or not (calls or self.must_call) else None
         if not calls:
             return AssistantMessage(content)
@@ -58,7 +58,7 @@ class CallShape(msgspec.Struct, frozen=True):
         return ChatDelta(tool_calls=[ToolCallDelta(new.index, function, self.call_id(choice, new.index), "function")])
 
 
-def _whole(deltas: Iterable[CallDelta]) -> list[FunctionCall]:
+def _whole_calls(deltas: Iterable[CallDelta]) -> list[FunctionCall]:
     names: list[str] = []
     arguments: list[str] = []
     for delta in deltas:

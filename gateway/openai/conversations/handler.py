@@ -87,7 +87,9 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         """Return a conversation, without its items."""
         pace.take(caller.project_id)
         return json_response(
-            _conversation_wire(_found(await service.get(caller, known_conversation(conversation_id)), conversation_id))
+            _conversation_wire(
+                _existing_conversation(await service.get(caller, known_conversation(conversation_id)), conversation_id)
+            )
         )
 
     @post(
@@ -102,7 +104,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         pace.take(caller.project_id)
         wire = await decoded(_UPDATE, await bodies.read(request, caller))
         changed = await service.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
-        return json_response(_conversation_wire(_found(changed, conversation_id)))
+        return json_response(_conversation_wire(_existing_conversation(changed, conversation_id)))
 
     @delete("/conversations/{conversation_id:str}", status_code=200, opt=shape(reply=ConversationDeleted))
     async def delete_conversation(
@@ -211,7 +213,7 @@ def _conversation_wire(conversation: Conversation) -> ConversationObject:
     )
 
 
-def _found(conversation: Conversation | None, asked: str) -> Conversation:
+def _existing_conversation(conversation: Conversation | None, asked: str) -> Conversation:
     if conversation is None:
         raise _no_such(asked)
     return conversation

@@ -120,12 +120,12 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
     async def retrieve_file(file_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a file, without its content."""
         pace.take(caller.project_id)
-        return json_response(file_wire(await _found(caller, file_id)))
+        return json_response(file_wire(await _existing_file(caller, file_id)))
 
     @get("/files/{file_id:str}/content", opt=shape(media=("application/octet-stream",)))
     async def download_file(file_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return the content of a file."""
-        file = await _found(caller, file_id)
+        file = await _existing_file(caller, file_id)
         pace.take(caller.project_id, 1 + file.num_bytes / BYTES_PER_REQUEST)
         return await open_download(file.name, file.num_bytes, service.read(caller.project_id, file.id))
 
@@ -137,7 +137,7 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
             raise no_such(file_id)
         return json_response(FileDeleted(file_id))
 
-    async def _found(caller: Principal, file_id: str) -> File:
+    async def _existing_file(caller: Principal, file_id: str) -> File:
         file = await service.get(caller.project_id, known(file_id))
         if file is None:
             raise no_such(file_id)

@@ -294,10 +294,10 @@ def _item(given: InputItem, path: str, id: str) -> Item:
             return MessageItem(id, status, cast("Any", role), content, given.phase)
         case "function_call":
             arguments = _required(given.arguments, f"{path}.arguments")
-            return FunctionCallItem(id, status, *_called(given, path), arguments, given.namespace or UNSET)
+            return FunctionCallItem(id, status, *_call_id_and_name(given, path), arguments, given.namespace or UNSET)
         case "custom_tool_call":
             text = _required(given.input, f"{path}.input")
-            return CustomToolCallItem(id, status, *_called(given, path), text, given.namespace or UNSET)
+            return CustomToolCallItem(id, status, *_call_id_and_name(given, path), text, given.namespace or UNSET)
         case "reasoning":
             return _reasoning(given, path, id)
         case "compaction":
@@ -321,7 +321,7 @@ def _check_fields(given: InputItem, path: str) -> None:
             )
 
 
-def _called(given: InputItem, path: str) -> tuple[str, str]:
+def _call_id_and_name(given: InputItem, path: str) -> tuple[str, str]:
     return _required(given.call_id, f"{path}.call_id"), _required(given.name, f"{path}.name")
 
 

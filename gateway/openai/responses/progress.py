@@ -175,9 +175,9 @@ class Progress:
         was_over = thinking.is_over
         parts, events = thinking.push(text), list[ResponseEvent]()
         for kind, part in parts:
-            events += self._think(part) if kind == "thinking" else self._write(part, self._decided())
+            events += self._think(part) if kind == "thinking" else self._write(part, self._take_text_logprobs())
         if not parts:
-            events += self._write("", self._decided())
+            events += self._write("", self._take_text_logprobs())
         if text and not was_over:
             self._num_reasoning_tokens = num_tokens if thinking.has_thought else 0
         return events
@@ -214,7 +214,7 @@ class Progress:
         is_stored, is_added: whether the response is stored by now, and added to its conversation. completed_at: the
         time of the end in Unix seconds.
         """
-        common = {"output": list(self._output), "usage": self._counted(usage), "store": is_stored}
+        common = {"output": list(self._output), "usage": self._with_reasoning_tokens(usage), "store": is_stored}
         if not is_added:
             common["conversation"] = None
         if self._is_cut:
@@ -239,7 +239,7 @@ class Progress:
         )
         self._change(
             output=list(self._output),
-            usage=self._counted(usage),
+            usage=self._with_reasoning_tokens(usage),
             store=self.response.background,
             conversation=None,
             status="failed",
@@ -250,7 +250,9 @@ class Progress:
     def cancel(self, usage: ResponseUsage) -> list[ResponseEvent]:
         """Return the last events of a response that was cancelled. The output so far stays."""
         events = self._close("incomplete")
-        self._change(output=list(self._output), usage=self._counted(usage), conversation=None, status="cancelled")
+        self._change(
+            output=list(self._output), usage=self._with_reasoning_tokens(usage), conversation=None, status="cancelled"
+        )
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
 
     def _think(self, text: str) -> list[ResponseEvent]:
@@ -270,7 +272,7 @@ class Progress:
         assert isinstance(self._open, OpenMessage)
         return events + self._open.add_text(text, logprobs)
 
-    def _decided(self) -> Logprobs:
+    def _take_text_logprobs(self) -> Logprobs:
         """Return the log-probabilities that belong to the answer's text, once it is known where the answer begins."""
         assert self._thinking is not None
         start = self._thinking.text_start
@@ -285,10 +287,10 @@ class Progress:
             return []
         events: list[ResponseEvent] = []
         for kind, part in self._thinking.finish():
-            events += self._think(part) if kind == "thinking" else self._write(part, self._decided())
+            events += self._think(part) if kind == "thinking" else self._write(part, self._take_text_logprobs())
         return events
 
-    def _counted(self, usage: ResponseUsage) -> ResponseUsage:
+    def _with_reasoning_tokens(self, usage: ResponseUsage) -> ResponseUsage:
         """Return the usage as replies show it, with the tokens of reasoning."""
         num_tokens = min(self._num_reasoning_tokens, usage.output_tokens)
         return msgspec.structs.replace(usage, output_tokens_details=OutputTokensDetails(num_tokens))

@@ -62,7 +62,7 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
             known.append(_tool(tool, path))
             paths.append(path)
             continue
-        for place, each in enumerate(_within(tool, path)):
+        for place, each in enumerate(_tools_of_namespace(tool, path)):
             inner = msgspec.structs.replace(each, name=in_namespace(tool.name, each.name))
             namespaces[inner.name] = (tool.name, each.name)
             given.append(inner)
@@ -126,7 +126,7 @@ def in_namespace(namespace: str, name: str) -> str:
     return f"{namespace}__{name}"
 
 
-def _within(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
+def _tools_of_namespace(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
     """Return the tools of a namespace. path: the path of the namespace."""
     for field in ("parameters", "strict", "format"):
         if getattr(tool, field) is not None:

@@ -77,7 +77,7 @@ def requested_grammar(
             code="invalid_parameter_combination",
         )
     grammar = _of_structured(structured_outputs)
-    (kind,) = _given(structured_outputs)
+    (kind,) = _given_fields(structured_outputs)
     return grammar, f"structured_outputs.{kind}"
 
 
@@ -112,7 +112,7 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
     return JSON_OBJECT if wanted.type == "json_object" else None
 
 
-def _given(wanted: StructuredOutputs) -> list[str]:
+def _given_fields(wanted: StructuredOutputs) -> list[str]:
     """Return the names of the fields of `structured_outputs` that hold a grammar."""
     return [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
 
@@ -125,7 +125,7 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
                 param=f"structured_outputs.{field}",
                 code="unsupported_parameter",
             )
-    if len(_given(wanted)) != 1:
+    if len(_given_fields(wanted)) != 1:
         raise InvalidRequest(
             f"'structured_outputs' must have exactly one of {', '.join(_KINDS)}.",
             param="structured_outputs",

@@ -48,7 +48,7 @@ def idempotent(replies: Idempotency, bodies: Bodies) -> Callable[[Handler], Hand
             if key is None:
                 return await handler(request, caller)
             body = await bodies.read(request, caller)
-            return await _once(replies, handler, request, caller, key, body)
+            return await _run_once(replies, handler, request, caller, key, body)
 
         return handle
 
@@ -74,7 +74,7 @@ def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return key
 
 
-async def _once(
+async def _run_once(
     replies: Idempotency, handler: Handler, request: Request[Any, Any, Any], caller: Caller, key: bytes, body: bytes
 ) -> ASGIResponse:
     call = call_of(request.scope)

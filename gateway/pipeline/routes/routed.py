@@ -96,7 +96,7 @@ class RoutedRequests:
                 if not steps.advance(kind_of(error)):
                     raise
                 continue
-            self._began(context, policy, steps, run, asked)
+            self._record_target(context, policy, steps, run, asked)
             return run
         raise ModelNotFound(policy.name)
 
@@ -226,7 +226,7 @@ class RoutedRequests:
             self._planner.measured.failed(context.principal.project_id, steps.target.model, time.monotonic())
         self._count(policy, steps, outcome, is_followed=steps.follows(error))
 
-    def _began(
+    def _record_target(
         self,
         context: RequestContext,
         policy: RoutedPolicy,

@@ -82,7 +82,7 @@ def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
 
 def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
     """Return the `responses` of an operation, by status."""
-    described = {"200": _good(each, schema_of)}
+    described = {"200": _success_reply(each, schema_of)}
     if each.shape.accepted_reply is not None:
         described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted_reply]))
     for status in failure_statuses(each):
@@ -115,7 +115,7 @@ def as_json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+def _success_reply(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     content = as_json(schema_of[each.reply]) if each.reply is not None else {}
     if content and each.shape.example.reply is not None:
         content["application/json"]["example"] = each.shape.example.reply

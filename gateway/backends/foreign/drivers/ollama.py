@@ -118,7 +118,9 @@ class OllamaDriver:
             body["format"] = "json" if is_any else msgspec.json.decode(sampling.grammar.source)
         if generation.conversation is None:
             return Request("/api/generate", _encode(body | {"prompt": generation.prompt_text, "raw": True}))
-        return Request("/api/chat", _encode(body | {"messages": [_plain(m) for m in generation.conversation.messages]}))
+        return Request(
+            "/api/chat", _encode(body | {"messages": [_plain_message(m) for m in generation.conversation.messages]})
+        )
 
     def reader(self, generation: Generation) -> LineReader:
         """Return a reader of the reply's lines."""
@@ -174,7 +176,7 @@ class LineReader:
         return Event([Part(0, message.content, hidden, finish_reason=reason)], usage, is_end=True)
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
+def _plain_message(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message with its text alone, as Ollama takes it."""
     content = message.get("content")
     if isinstance(content, list):

@@ -172,13 +172,13 @@ class StepReader:
             if meta.finish_reason.type == "abort":
                 raise BadReply("a choice ended since the server failed")
             reason = meta.finish_reason.type
-        ids = self._new(step.output_ids, meta.completion_tokens)
+        ids = self._new_ids(step.output_ids, meta.completion_tokens)
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
             raise BadReply("a token id is not of the vocabulary")
         usage = ReportedUsage(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
         return Event([Part(0, token_ids=ids, finish_reason=reason)], usage)
 
-    def _new(self, ids: list[int], num_tokens: int) -> list[int]:
+    def _new_ids(self, ids: list[int], num_tokens: int) -> list[int]:
         """Return the ids that are new. An event has all ids so far, or those that are new alone.
 
         num_tokens: the completion tokens so far, as the event counts them.

@@ -127,9 +127,9 @@ class _Check:
             names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
             if not any(_is_a(value, name) for name in names):
                 return False
-        if "const" in schema and not self._same(value, schema["const"]):
+        if "const" in schema and not self._is_same(value, schema["const"]):
             return False
-        if "enum" in schema and not any(self._same(value, each) for each in schema["enum"]):
+        if "enum" in schema and not any(self._is_same(value, each) for each in schema["enum"]):
             return False
         if "anyOf" in schema and not any(self.allows(each, value) for each in schema["anyOf"]):
             return False
@@ -161,7 +161,7 @@ class _Check:
                 return False
         return True
 
-    def _same(self, one: object, other: object) -> bool:
+    def _is_same(self, one: object, other: object) -> bool:
         """Tell whether two values are the same in JSON, where 1 is 1.0 and not true."""
         self._num_left -= 1
         if self._num_left < 0:
@@ -169,9 +169,9 @@ class _Check:
         if isinstance(one, bool) or isinstance(other, bool):
             return one is other
         if isinstance(one, list) and isinstance(other, list):
-            return len(one) == len(other) and all(map(self._same, one, other))
+            return len(one) == len(other) and all(map(self._is_same, one, other))
         if isinstance(one, dict) and isinstance(other, dict):
-            return one.keys() == other.keys() and all(self._same(one[name], other[name]) for name in one)
+            return one.keys() == other.keys() and all(self._is_same(one[name], other[name]) for name in one)
         return one == other
 
 

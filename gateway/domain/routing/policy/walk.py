@@ -209,7 +209,7 @@ class _Walker:
             return self._first_that_holds(path, node.conditional)
         all_branches = [(path + step, below) for step, below in branches(node)]
         if node.weighted is not None:
-            return self._drawn(path, node.weighted, all_branches)
+            return self._draw_branch(path, node.weighted, all_branches)
         usable = self._best_known(all_branches)
         if node.cheapest is not None:
             return self._least(path, "cheapest", "nanos per million tokens", usable, self._cost)
@@ -225,7 +225,7 @@ class _Walker:
         self._decide(path, "conditional: no case holds")
         return f"{path}.conditional.otherwise", node.otherwise
 
-    def _drawn(self, path: str, node: Weighted, all_branches: Sequence[_Branch]) -> _Branch | None:
+    def _draw_branch(self, path: str, node: Weighted, all_branches: Sequence[_Branch]) -> _Branch | None:
         weights = {at: choice.weight for (at, _), choice in zip(all_branches, node.choices, strict=True)}
         usable = self._best_known([each for each in all_branches if weights[each[0]]])
         if not usable:

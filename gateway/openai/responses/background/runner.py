@@ -113,9 +113,9 @@ class BackgroundRunner:
     def _begin(self, running: Running) -> None:
         task = asyncio.create_task(self._run(running))
         self._running[task] = running
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._task_ended)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
         self._wake.set()
 

@@ -294,17 +294,17 @@ class Running:
         """
         if not self._new:
             return
-        new, counts = self._taken()
+        new, counts = self._take_events()
 
         async def append() -> bool:
             return await self._tools.background.append(self.claim.turn, self._num_logged, Events(new, counts))
 
-        await self._written(append)
+        await self._write_until_done(append)
         self._num_logged += len(new)
 
     async def _end(self, last: Sequence[bytes]) -> None:
         """Log the last events, and store the response as it ended."""
-        new, counts = self._taken()
+        new, counts = self._take_events()
         response = self._events.response
         storable = None if response.status == "failed" else self._storable(response)
 
@@ -319,7 +319,7 @@ class Running:
                 self.claim.request,
             )
 
-        await self._written(end)
+        await self._write_until_done(end)
         self._has_ended = True
 
     def _storable(self, response: ResponseObject) -> Response | None:
@@ -327,13 +327,13 @@ class Running:
         items = self._asked.items if self._asked is not None else self._request.items()
         return stored_form(self._wire, items, response) if items else None
 
-    def _taken(self) -> tuple[list[bytes], bytes]:
+    def _take_events(self) -> tuple[list[bytes], bytes]:
         """Take the events that are not logged yet, with the token counts up to now in MessagePack."""
         new, self._new = self._new, []
         counts = msgspec.structs.replace(self._events.counts, request_id=self._billed_as)
         return new, msgspec.msgpack.encode(counts)
 
-    async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
+    async def _write_until_done(self, write: Callable[[], Awaitable[bool]]) -> None:
         """Execute a write, again and again until the database answers.
 
         Raises Lost: when the response is not this gateway's any more.
