@@ -271,7 +271,7 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: TwoServ
     for number, server in enumerate(two.servers):
         times = 5.0 if number == 0 else 1.0
         if kind == "first token":
-            usual_s = 0.15 if full else 0.03
+            usual_s = 0.15 if full else 0.1  # far above what a busy machine adds
             two.proxies[number].delay_s = lambda request_id, times=times, usual_s=usual_s: usual_s * times  # type: ignore[misc]
         else:
             server.answer = saying(*["word "] * 10, counts=(9, 10), pause_s=(0.02 if full else 0.004) * times)

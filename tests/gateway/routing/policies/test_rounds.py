@@ -55,9 +55,10 @@ def test_an_outage_is_not_multiplied(dsn_of_all: str, gateway: LiveGateway, clie
             replies = list(threads.map(lambda _: complete(own, route).status_code, range(num_requests)))
         elapsed_s = time.monotonic() - started_s
         assert replies == [503] * num_requests
-        allowed = retries(gateway, made, route)["allowed"]
-        assert 0 < allowed <= SHARE * num_requests + FLOOR_PER_S * (elapsed_s + 1)
-        assert retries(gateway, made, route)["refused"] > 0
+        counts = retries(gateway, made, route)
+        assert 0 < counts["allowed"] <= SHARE * num_requests + FLOOR_PER_S * (elapsed_s + 1)
+        # A request ends with a round that is refused, or after its three further ones.
+        assert counts.get("refused", 0) + counts["allowed"] / 3 >= num_requests
 
 
 def test_a_failure_that_no_round_follows_is_the_requests_end(
@@ -69,11 +70,12 @@ def test_a_failure_that_no_round_follows_is_the_requests_end(
         with ThreadPoolExecutor(8) as threads:
             replies = [each.status_code for each in threads.map(lambda _: complete(own, route), range(num_requests))]
         assert replies == [502] * num_requests
-        assert retries(gateway, made, route).get("refused", 0) > 0
+        counts = retries(gateway, made, route)
+        assert counts.get("refused", 0) + counts.get("allowed", 0) == num_requests
         wait_until(lambda: made.num_requests_of_tenant() == num_requests, "each request is in the ledger once")
         ends = [end for _, end in made.ends_of_tenant()]
         assert ends.count("error") == num_requests
-        assert ends.count("superseded") == retries(gateway, made, route)["allowed"]
+        assert ends.count("superseded") == counts.get("allowed", 0)
 
 
 def test_a_request_that_waits_for_a_round_holds_no_place(
