@@ -86,7 +86,7 @@ def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) 
         num_modules=len(adapter.modules),
         num_parameters=num_elements,
         modules=list(_module_reports(adapter, norms)),
-        unadapted=_unadapted(adapter, base),
+        unadapted=_layers_without(adapter, base),
     )
 
 
@@ -146,7 +146,7 @@ def _module_reports(adapter: AdapterFile, norms: dict[str, float]) -> Iterable[M
         )
 
 
-def _unadapted(adapter: AdapterFile, base: BaseShape) -> dict[str, list[int]]:
+def _layers_without(adapter: AdapterFile, base: BaseShape) -> dict[str, list[int]]:
     adapted = {(module.layer, module.projection) for module in adapter.modules}
     layers = {
         projection: [

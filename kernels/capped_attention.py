@@ -55,7 +55,7 @@ def capped_decode_attention(
     by_block = cache.view(2, num_kv_heads, -1, block_size * head_dim)
     keys, values = by_block.index_select(2, blocks.flatten()).view(2, num_kv_heads, num_seqs, -1, head_dim)
     grouped = q.view(num_seqs, num_kv_heads, -1, head_dim).transpose(0, 1)  # [KVH, N, G, D]
-    scores = _capped(torch.matmul(grouped * head_dim**-0.5, keys.transpose(-1, -2)), cap)
+    scores = _soft_capped(torch.matmul(grouped * head_dim**-0.5, keys.transpose(-1, -2)), cap)
     scores = scores.masked_fill_(hidden, -torch.inf)  # [KVH, N, G, L]
     of_heads = None if sinks is None else sinks.view(num_kv_heads, 1, -1, 1).expand(-1, num_seqs, -1, -1)
     out = torch.matmul(_softmax(scores, of_heads), values)
@@ -75,14 +75,14 @@ def capped_prefill_attention(
     num_kv_heads = cache.shape[1]
     keys, values = cache.index_select(2, slots)  # [KVH, C, D]
     grouped = q.view(num_tokens, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)  # [KVH, G, T, D]
-    scores = _capped(torch.matmul(grouped * head_dim**-0.5, keys[:, None].transpose(-1, -2)), cap)
+    scores = _soft_capped(torch.matmul(grouped * head_dim**-0.5, keys[:, None].transpose(-1, -2)), cap)
     scores = scores.masked_fill_(~visible, -torch.inf)
     of_heads = None if sinks is None else sinks.view(num_kv_heads, -1, 1, 1).expand(-1, -1, num_tokens, -1)
     out = torch.matmul(_softmax(scores, of_heads), values[:, None])
     return out.permute(2, 0, 1, 3).reshape(num_tokens, num_heads * head_dim)
 
 
-def _capped(scores: Tensor, cap: float | None) -> Tensor:
+def _soft_capped(scores: Tensor, cap: float | None) -> Tensor:
     return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 

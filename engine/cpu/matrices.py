@@ -124,16 +124,18 @@ class NativeMatrices:
     def _make_native(self, matrices: StackedMatrices) -> NativeMatrix:
         everything = range(len(matrices.names))
         if self._blocks is None or not any(self._format(name) for name in matrices.names):
-            return self._quantized(matrices, everything)
+            return self._quantized_matrix(matrices, everything)
         groups = [
             (name, list(which))
             for name, which in itertools.groupby(everything, lambda i: self._format(matrices.names[i]))
         ]
         ends = itertools.accumulate(sum(matrices.shapes[i][0] for i in which) for _, which in groups[:-1])
         if any(end % BLOCK for end in ends):  # no two formats share one block of outputs
-            return self._quantized(matrices, everything)
+            return self._quantized_matrix(matrices, everything)
         parts = [
-            self._packed(self._blocks, name, matrices, which) if name else self._quantized(matrices, which)
+            self._matrix_of_blocks(self._blocks, name, matrices, which)
+            if name
+            else self._quantized_matrix(matrices, which)
             for name, which in groups
         ]
         with _naming(matrices.names):
@@ -144,12 +146,14 @@ class NativeMatrices:
         found = "" if self._blocks is None else self._blocks.format_of(name)
         return found if found in BLOCK_FORMATS else ""
 
-    def _packed(self, blocks: Blocks, name: str, matrices: StackedMatrices, which: Sequence[int]) -> NativeMatrix:
+    def _matrix_of_blocks(
+        self, blocks: Blocks, name: str, matrices: StackedMatrices, which: Sequence[int]
+    ) -> NativeMatrix:
         rows = [blocks.blocks(matrices.names[i], matrices.shapes[i]) for i in which]
         with _naming([matrices.names[i] for i in which]):
             return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))
 
-    def _quantized(self, matrices: StackedMatrices, which: Sequence[int]) -> NativeMatrix:
+    def _quantized_matrix(self, matrices: StackedMatrices, which: Sequence[int]) -> NativeMatrix:
         kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
         weight = matrices.read(which)
         with _naming([matrices.names[i] for i in which]):

@@ -65,7 +65,7 @@ class NativePath:
     ) -> None:
         self._decoder = decoder
         self._config = config
-        self._lm_head = _quantized(lm_head)
+        self._lm_head = _native_linear(lm_head)
         self._adapter_in = adapter_in
         self._threads = threads
         self._factors: WeakKeyDictionary[LoadedAdapter, _Factors] = WeakKeyDictionary()
@@ -251,10 +251,10 @@ def _tensors(
     q_norm, k_norm = layer.whole_norms or (layer.q_norm, layer.k_norm)
     return LayerTensors(
         products=(
-            _quantized(layer.qkv),
-            _quantized(layer.o),
-            _quantized(layer.gate_up),
-            _quantized(layer.down),
+            _native_linear(layer.qkv),
+            _native_linear(layer.o),
+            _native_linear(layer.gate_up),
+            _native_linear(layer.down),
         ),
         input_norm=_optional_weight(layer.input_norm),
         q_norm=_optional_weight(q_norm),
@@ -278,6 +278,6 @@ def _weight(norm: Norm) -> Tensor:
     return norm.weight.float().contiguous()
 
 
-def _quantized(product: Product) -> NativeLinear:
+def _native_linear(product: Product) -> NativeLinear:
     assert isinstance(product, NativeLinear)
     return product

@@ -35,15 +35,15 @@ class PinnedTransfers:
     def put(self, array: NDArray[Any]) -> Tensor:
         """Return a copy of the array on the device, by way of pinned memory."""
         source = torch.from_numpy(array)
-        pinned = self._pinned(source.numel() * source.itemsize).view(source.dtype).view(source.shape)
+        pinned = self._pinned_buffer(source.numel() * source.itemsize).view(source.dtype).view(source.shape)
         pinned.copy_(source)
         return pinned.to(self._device, non_blocking=True)
 
     def fetch(self, tensor: Tensor) -> FetchedTensor:
         """Launch the copy of a tensor to pinned memory, and return the arriving tensor."""
-        pinned = self._pinned(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
+        pinned = self._pinned_buffer(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
         pinned.copy_(tensor, non_blocking=True)
         return ArrivingTensor(pinned, self._accelerator.compute.record())
 
-    def _pinned(self, num_bytes: int) -> Tensor:
+    def _pinned_buffer(self, num_bytes: int) -> Tensor:
         return self._accelerator.host_buffer(num_bytes)

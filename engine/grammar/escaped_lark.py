@@ -86,7 +86,7 @@ def escaped_lark(source: str) -> str:
             parts.append(_regex(text[1 : len(text) - len(flags) - 1], flags))
         elif found["imported"]:
             names = found["one"] or found["several"]
-            parts.append("\n".join(map(_imported, re.findall("[A-Z_]+", names))))
+            parts.append("\n".join(map(_common_rule, re.findall("[A-Z_]+", names))))
         elif found["terminal"]:
             parts.append(_rule_name(text))
         elif kind in _REFUSED:
@@ -96,7 +96,7 @@ def escaped_lark(source: str) -> str:
     return "".join(parts)
 
 
-def _imported(name: str) -> str:
+def _common_rule(name: str) -> str:
     if name not in COMMON:
         raise Unenforceable(f"'common.{name}' is not known; known are {', '.join(COMMON)}")
     return f"{_rule_name(name)}: {_regex(COMMON[name], '')}"

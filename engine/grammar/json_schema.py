@@ -83,7 +83,7 @@ def prepare_schema(schema: Any) -> dict[str, Any]:
     # Drafts 6 to 2019-09 are read as 2020-12; what that reads differently is refused where it stands.
     dialect = schema.pop("$schema", None)
     if dialect is not None and not (isinstance(dialect, str) and DIALECTS.fullmatch(dialect)):
-        raise Unenforceable(f"$schema {_short(dialect)} is not supported: schemas are read as draft 2020-12")
+        raise Unenforceable(f"$schema {_shortened(dialect)} is not supported: schemas are read as draft 2020-12")
     _visit(schema)
     return schema | {"x-guidance": OPTIONS}
 
@@ -172,7 +172,7 @@ def _subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
     """Return the target of a JSON pointer within this schema (RFC 6901, as a URI fragment)."""
-    name = f"{where}: $ref {_short(reference)}"
+    name = f"{where}: $ref {_shortened(reference)}"
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise Unenforceable(f"{name} is not supported; use #/$defs/name")
     target: Any = root
@@ -191,9 +191,13 @@ def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
 
 def _check_pattern(where: str, pattern: str) -> None:
     if CLASS_OPERATORS.search(pattern):
-        raise Unenforceable(f"{where}: 'pattern' {_short(pattern)} has operators inside [...]; escape [, &, - and ~")
+        raise Unenforceable(
+            f"{where}: 'pattern' {_shortened(pattern)} has operators inside [...]; escape [, &, - and ~"
+        )
     if UNSPELLABLE.search(pattern) or UNSPELLABLE_ESCAPE.search(pattern):
-        raise Unenforceable(f"{where}: 'pattern' {_short(pattern)} names a control character, which is not supported")
+        raise Unenforceable(
+            f"{where}: 'pattern' {_shortened(pattern)} names a control character, which is not supported"
+        )
 
 
 def _leaves(value: object) -> Iterator[object]:
@@ -220,6 +224,6 @@ def _names(value: object) -> list[str]:
     return [name for name in _keys(value) if isinstance(name, str)]
 
 
-def _short(value: object) -> str:
+def _shortened(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -61,7 +61,7 @@ def in_order(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     if config.recurrence is not None and len(words) > 2:
         tensor = _ungrouped(tensor, config.recurrence.parts_of_groups(".".join(words[-3:-1])))
     order = config.head_order() if len(words) > 1 and words[-2] in (*REORDERED, *_NORMS) else None
-    return tensor if order is None else _reordered(tensor, order)
+    return tensor if order is None else _rows_in_order(tensor, order)
 
 
 def outputs_of(projection: str, outputs: Tensor, config: ModelConfig) -> Tensor:
@@ -71,7 +71,7 @@ def outputs_of(projection: str, outputs: Tensor, config: ModelConfig) -> Tensor:
     if config.recurrence is not None:
         outputs = _ungrouped(outputs, config.recurrence.parts_of_groups(projection))
     order = config.head_order() if projection in REORDERED else None
-    return outputs if order is None else _reordered(outputs, order)
+    return outputs if order is None else _rows_in_order(outputs, order)
 
 
 def expert_outputs(projection: str, module: ExpertModule, config: ModelConfig) -> slice:
@@ -87,7 +87,7 @@ def _gates_last(tensor: Tensor, config: ModelConfig) -> Tensor:
     """Return queries with gates, [heads * 2 * head_dim, ...], as queries of all heads, in order, and then all gates."""
     by_head = tensor.reshape(config.num_heads, 2, config.head_dim, *tensor.shape[1:])
     order, queries = config.head_order(), by_head[:, 0].flatten(0, 1)
-    return torch.cat((queries if order is None else _reordered(queries, order), by_head[:, 1].flatten(0, 1)))
+    return torch.cat((queries if order is None else _rows_in_order(queries, order), by_head[:, 1].flatten(0, 1)))
 
 
 def _ungrouped(tensor: Tensor, parts: Sequence[int]) -> Tensor:
@@ -98,6 +98,6 @@ def _ungrouped(tensor: Tensor, parts: Sequence[int]) -> Tensor:
     return torch.cat([part.flatten(0, 1) for part in torch.split(by_group, list(parts), 1)])
 
 
-def _reordered(tensor: Tensor, order: Sequence[int]) -> Tensor:
+def _rows_in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
     by_head = tensor.reshape(-1, len(order), *tensor.shape[1:])
     return by_head[:, torch.tensor(order, device=tensor.device)].reshape(tensor.shape)

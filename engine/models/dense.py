@@ -44,7 +44,7 @@ class DenseModel:
             x = x + config.residual_multiplier * self._optional_norm(prefix, norms.after_feed_forward, fed)
         if not config.tie_word_embeddings:
             embed = self._take("lm_head.weight", (config.vocab_size, config.hidden_size)).float()
-        return _bounded(self._norm("model.norm", x) @ embed.T / config.logits_divisor, config.logits_softcap)
+        return _soft_capped(self._norm("model.norm", x) @ embed.T / config.logits_divisor, config.logits_softcap)
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
         config, num_tokens = self._config, len(x)
@@ -66,7 +66,7 @@ class DenseModel:
         if factors is not None:
             q = q * factors.to(x.device)[:, None, None]
         scores = torch.einsum("ihd,jhd->hij", q, k.repeat_interleave(group, 1)) * factor
-        scores = _bounded(scores, config.attention_softcap)
+        scores = _soft_capped(scores, config.attention_softcap)
         position = torch.arange(num_tokens, device=x.device)
         distance = position[:, None] - position
         visible = (distance >= 0) & (distance < (config.window(index) or num_tokens))
@@ -100,7 +100,7 @@ class DenseModel:
         return rms_norm_reference(x, weight, self._config.rms_norm_eps)
 
 
-def _bounded(x: Tensor, cap: float) -> Tensor:
+def _soft_capped(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap) if cap else x
 
 

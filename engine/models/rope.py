@@ -78,7 +78,7 @@ def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple
     if rope.kind != "longrope" or max_position <= switch:
         angles = torch.outer(torch.arange(max_position).float(), short)
     else:
-        long = inverse_frequencies(_long(rope), head_dim)
+        long = inverse_frequencies(_long_parameters(rope), head_dim)
         parts = [
             torch.outer(torch.arange(switch).float(), short),
             torch.outer(torch.arange(max_position).float(), long),
@@ -90,7 +90,7 @@ def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple
     return cos, sin
 
 
-def _long(rope: RopeParameters) -> RopeParameters:
+def _long_parameters(rope: RopeParameters) -> RopeParameters:
     return RopeParameters(rope.theta, rope.kind, rotary_dim=rope.rotary_dim, short_factors=rope.long_factors)
 
 

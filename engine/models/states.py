@@ -140,7 +140,7 @@ class TableStates:
         if run.first < run.last:
             mixed = causal_conv(channels, before, weights.conv, weights.conv_bias)
             before = torch.cat((before, channels))[-len(before) :]
-            out[run.first : run.last], state = self._many(weights, mixed, steps, betas, state)
+            out[run.first : run.last], state = self._many_rows(weights, mixed, steps, betas, state)
         tails[run.slot], states[run.slot] = before, state
 
     def _step(self, weights: RecurrentWeights, mixed: Tensor, steps: Tensor, betas: Tensor, states: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class TableStates:
             return gated_delta_step(q, k, v, decay, betas, states)
         return _skipped(decayed_sum_step(q, k, v * steps[..., None], decay, states), v, weights)
 
-    def _many(
+    def _many_rows(
         self, weights: RecurrentWeights, mixed: Tensor, steps: Tensor, betas: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
         q, k, v, decay = self._inputs(weights, mixed, steps)
@@ -179,10 +179,10 @@ class TableStates:
         gate = torch.nn.functional.silu(gate)
         if self._table.recurrence.kind == "mamba2":
             grouped = (out.flatten(1) * gate).view(len(out), self._table.recurrence.num_key_heads, -1)
-            return self._unscaled(grouped).flatten(1) * weights.norm
-        return (self._unscaled(out) * weights.norm).flatten(1) * gate
+            return self._unit_length(grouped).flatten(1) * weights.norm
+        return (self._unit_length(out) * weights.norm).flatten(1) * gate
 
-    def _unscaled(self, x: Tensor) -> Tensor:
+    def _unit_length(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._table.eps)
 
 

@@ -142,7 +142,7 @@ class Intake:
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))
-            raise _rejected(str(error)) from None
+            raise _rejection(str(error)) from None
         except (StoreFailure, SandboxBroken) as error:
             log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
             await self._end(imported, "failed", UNAVAILABLE)
@@ -163,7 +163,7 @@ class Intake:
                 param="name",
             )
         if version.state == "rejected":
-            raise _rejected(version.reason or "The engine refused the adapter.")
+            raise _rejection(version.reason or "The engine refused the adapter.")
         return ImportedVersion(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
@@ -179,7 +179,7 @@ class Intake:
                 report = await self._inspect_and_keep(content, shape, niceness)
             async with self._referring, self._database.acquire() as conn, store_shared(conn):
                 if await self._holds(report.digest):
-                    put = await self._refer(conn, imported, base, report)
+                    put = await self._make_version(conn, imported, base, report)
         if not await self._holds(report.digest):
             async with self._queue.turn(imported.project_id):
                 await self._inspect_and_keep(content, shape, NICENESS)
@@ -249,7 +249,7 @@ class Intake:
             log.error("adapter_not_written", error=str(error))
             raise Overloaded(NO_ROOM if error.errno in _FULL else UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
 
-    async def _refer(self, conn: Connection, imported: ImportRow, base: str, report: Report) -> PutVersion:
+    async def _make_version(self, conn: Connection, imported: ImportRow, base: str, report: Report) -> PutVersion:
         author, project_id = imported.author, imported.project_id
         project = await lock_project(conn, author.organization_id, project_id)
         if project is None or project.archived_at is not None:
@@ -321,5 +321,5 @@ async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report
         await audit.record(conn, imported.author, name, put.adapter_id, project_id=imported.project_id, after=after)
 
 
-def _rejected(reason: str) -> InvalidRequest:
+def _rejection(reason: str) -> InvalidRequest:
     return InvalidRequest(reason, param="file", code="adapter_rejected")

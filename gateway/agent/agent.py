@@ -189,7 +189,7 @@ class Agent:
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)
             await self._tell_nodes(conn)
-            pools = await self._served(conn)
+            pools = await self._pools_on_this_machine(conn)
             if self.is_leaving:
                 ids = [row.id for row in self._own_replicas(pools)]
                 await leave_host(conn, self._lease.host_id, self._settings.data_dir, ids)
@@ -199,7 +199,7 @@ class Agent:
                 log.info("pool_scaled", **msgspec.structs.asdict(change))
             for action in await plan_pools(conn, self._lease.host_id, self._lease.generation, fitting):
                 log.info("planned", **_fields(action))
-            pools = await self._served(conn)
+            pools = await self._pools_on_this_machine(conn)
             if _now_s() >= self._forget_at_s:
                 self._forget_at_s = _now_s() + FORGET_EVERY_S
                 await forget_stopped(conn, STOPPED_RETENTION)
@@ -217,7 +217,7 @@ class Agent:
         """Return the replicas of this host that have not been stopped."""
         return [row for pool in pools for row in pool.replicas if row.host_id == self._lease.host_id]
 
-    async def _served(self, conn: Connection) -> list[ServedPool]:
+    async def _pools_on_this_machine(self, conn: Connection) -> list[ServedPool]:
         return [on_this_machine(each, self._settings) for each in await list_served(conn)]
 
     async def _exchange_keys(self, conn: Connection, own: KeyPair) -> None:

@@ -195,9 +195,9 @@ class Drill:
             num_billed, difference, found = await self._bill(database, held)
             findings += found
             async with database.acquire() as conn:
-                findings.append(await _of_audit(conn))
+                findings.append(await _check_audit_log(conn))
                 findings.append(_of_adapters(installation, before.digests, manifest))
-                findings += await self._of_content(conn, installation)
+                findings += await self._check_content(conn, installation)
                 after = await read_contents(conn)
         return DrillReport(
             source=source,
@@ -231,7 +231,7 @@ class Drill:
             ],
         )
 
-    async def _of_content(self, conn: Connection, installation: Installation) -> list[Finding]:
+    async def _check_content(self, conn: Connection, installation: Installation) -> list[Finding]:
         path = installation.data_dir / "content.key"
         try:
             keys = parse_keys(path.read_text() if self._content_key is None else self._content_key)
@@ -247,10 +247,10 @@ class Drill:
             except ContentUnreadable:
                 wrong.append(f"{row.name} of {row.id}")
         opened = _finding("content", f"opened {len(rows)} encrypted values, the newest of each kind", wrong)
-        return [opened, await _of_files(conn, cipher, installation)]
+        return [opened, await _check_files(conn, cipher, installation)]
 
 
-async def _of_files(conn: Connection, cipher: Cipher, installation: Installation) -> Finding:
+async def _check_files(conn: Connection, cipher: Cipher, installation: Installation) -> Finding:
     """Open the first piece of every part of tenants' files, and look whether the others are there."""
     parts, wrong = await whole_parts(conn), []
     for part in parts:
@@ -283,7 +283,7 @@ async def _of_schema(dsn: str, migrations: tuple[str, ...]) -> Finding:
     return Finding("schema", True, f"was older, up to {migrations[-1]}, and was brought up to date")
 
 
-async def _of_audit(conn: Connection) -> Finding:
+async def _check_audit_log(conn: Connection) -> Finding:
     rows = await conn.fetch("SELECT id FROM organizations ORDER BY id")
     num_rows, wrong = 0, []
     for row in rows:

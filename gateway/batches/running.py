@@ -160,7 +160,7 @@ class RunningLines:
             request_id = request_id_of(self._batch.id, line.number)
             task = asyncio.create_task(self._run_line(line, request_id, terms))
             self._running[task] = (request_id, terms)
-            task.add_done_callback(partial(self._ran, place))
+            task.add_done_callback(partial(self._line_ended, place))
 
     async def _claim(self) -> None:
         """Claim lines before the last ones have begun: a batch without a line that waits has no turn at the credit.
@@ -188,7 +188,7 @@ class RunningLines:
         self._rest = self._rest or Pause(0.0)
         await asyncio.sleep(AWAY_S)
 
-    def _ran(self, place: Place, task: asyncio.Task[float | None]) -> None:
+    def _line_ended(self, place: Place, task: asyncio.Task[float | None]) -> None:
         del self._running[task]
         self._tools.feed.give(place, None if task.cancelled() or task.exception() else task.result())
 

@@ -71,7 +71,7 @@ async def check_file(
         limit=MAX_LINE_BYTES,
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
     )
-    feeding = asyncio.create_task(_feed(process, pieces))
+    feeding = asyncio.create_task(_write_pieces(process, pieces))
     try:
         verdict = await _store(database, batch, process)
         if verdict is not None and verdict.num_lines < 0:
@@ -86,7 +86,7 @@ async def check_file(
         await process.wait()
 
 
-async def _feed(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> None:
+async def _write_pieces(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> None:
     assert process.stdin is not None
     try:
         async for piece in pieces:

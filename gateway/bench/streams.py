@@ -179,7 +179,7 @@ def costs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return the processor time for a request and for a chunk, and the profile of the longer streams."""
     profile = folder / "profile.json"
     rng = random.Random(args.seed)  # noqa: S311 - prompts are no secret
-    with _installed(args, folder, ("--tokens-per-s", str(STEPS_PER_S)), profile) as installation:
+    with _start_installation(args, folder, ("--tokens-per-s", str(STEPS_PER_S)), profile) as installation:
         used = {}
         for num_chunks in (1, args.chunks):
             requests = [post(PATH, key, chat(rng, num_chunks, stream=True)) for key in installation.keys]
@@ -196,7 +196,7 @@ def costs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def _installed(
+def _start_installation(
     args: argparse.Namespace, folder: Path, engine_flags: Sequence[str], profile: Path | None = None
 ) -> AbstractContextManager[Installation]:
     folder.mkdir(mode=0o711)
@@ -262,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
         found = costs(args, folder / "costs")
         with (
-            _installed(args, folder / "overhead", ()) as installation,
+            _start_installation(args, folder / "overhead", ()) as installation,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             found |= runner.run(overhead(installation, args, random.Random(args.seed)))  # noqa: S311

@@ -67,7 +67,7 @@ class PriceCache:
 
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
         """Return the highest price that a request at this instant may have."""
-        versions = self._in_force(organization_id, instant_ns)
+        versions = self._versions_in_force(organization_id, instant_ns)
         key = (organization_id, project_id, model, service_tier, tuple(each.version for each in versions))
         known = self._known.get(key)
         if known is None:
@@ -93,7 +93,7 @@ class PriceCache:
         }
         return of_classes.pop() if len(of_classes) == 1 else None
 
-    def _in_force(self, organization_id: str, instant_ns: int) -> list[Version]:
+    def _versions_in_force(self, organization_id: str, instant_ns: int) -> list[Version]:
         book = self._books.get(organization_id, ())
         return list(in_force(book, instant_ns - BEHIND_NS, instant_ns + AHEAD_NS))
 

@@ -230,7 +230,7 @@ class BackgroundResponses:
         """Return events from a number on, as many as are read at once, each run of events with its first number."""
         async with self._database.acquire() as conn:
             rows = await db.get_events(conn, project_id, response_id, number=number, limit=SEGMENTS_AT_ONCE)
-        return [(row.first_number, self._opened(project_id, response_id, row)) for row in rows]
+        return [(row.first_number, self._decrypted_events(project_id, response_id, row)) for row in rows]
 
     async def cancel(self, caller: Principal, response_id: str) -> Status | None:
         """Ask for a response to be cancelled, and return its status; None where there is none such."""
@@ -256,7 +256,7 @@ class BackgroundResponses:
         sealed = self._cipher.seal(data, _place(project_id, f"{response_id}.{first_number}", "events"))
         return Segment(first_number, len(events.encoded), sealed.key_id, sealed.data)
 
-    def _opened(self, project_id: str, response_id: str, row: Segment) -> Events:
+    def _decrypted_events(self, project_id: str, response_id: str, row: Segment) -> Events:
         place = _place(project_id, f"{response_id}.{row.first_number}", "events")
         data = self._cipher.open(Sealed(row.content_key, row.sealed), place)
         return msgspec.msgpack.decode(zlib.decompress(data), type=Events)

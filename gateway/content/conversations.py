@@ -104,7 +104,7 @@ class Conversations:
         """Return a conversation; None where the caller has none of this id."""
         async with self._database.acquire() as conn:
             row = await db.get_conversation(conn, caller.project_id, conversation_id, caller.models)
-        return None if row is None else self._opened(caller.project_id, row)
+        return None if row is None else self._decrypted_conversation(caller.project_id, row)
 
     async def set_metadata(self, caller: Principal, conversation_id: str, metadata: Metadata) -> Conversation | None:
         """Replace the metadata; None where there is no such conversation."""
@@ -227,7 +227,7 @@ class Conversations:
             row = await db.get_conversation(conn, caller.project_id, conversation_id, caller.models)
             if row is None or not await db.remove_item(conn, caller.project_id, conversation_id, item_id):
                 return None
-        return self._opened(caller.project_id, row)
+        return self._decrypted_conversation(caller.project_id, row)
 
     async def _append(
         self, conn: Connection, caller: Principal, conversation_id: str, items: Sequence[ItemJson], model: str | None
@@ -248,7 +248,7 @@ class Conversations:
     def _sealed_metadata(self, project_id: str, conversation_id: str, metadata: Metadata) -> Sealed:
         return self._cipher.seal(msgspec.json.encode(metadata), _place_of_metadata(project_id, conversation_id))
 
-    def _opened(self, project_id: str, row: ConversationRow) -> Conversation:
+    def _decrypted_conversation(self, project_id: str, row: ConversationRow) -> Conversation:
         sealed = Sealed(row.content_key, row.sealed_metadata)
         opened = self._cipher.open(sealed, _place_of_metadata(project_id, row.id))
         return Conversation(row.id, row.created_at, msgspec.json.decode(opened, type=dict[str, str]))

@@ -269,7 +269,7 @@ class Idempotency:
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
                 is_asked = True
-                return await self._claimed(conn, slot, fingerprint, request_id)
+                return await self._claim_slot(conn, slot, fingerprint, request_id)
         except BaseException as error:
             if is_asked:  # the row may be ours, though the answer to our write was lost
                 self._unanswered.add(slot, request_id)
@@ -278,7 +278,7 @@ class Idempotency:
             log.warning("idempotency_unavailable", error=repr(error))
             raise database_away_error() from None
 
-    async def _claimed(self, conn: Connection, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
+    async def _claim_slot(self, conn: Connection, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
         while True:
             if await db.claim_slot(
                 conn, slot, fingerprint=fingerprint, request_id=request_id, alive=ALIVE, lasts=LASTS

@@ -62,7 +62,7 @@ class RequestContents:
         async def work() -> None:
             async with self._places:
                 if not sealed:
-                    sealed.append(await asyncio.to_thread(self._sealed, project_id, transcript))
+                    sealed.append(await asyncio.to_thread(self._encrypted_content, project_id, transcript))
                 async with self._database.acquire() as conn:
                     data = sealed[0].data
                     if self._room is not None and not await self._room.take(conn, project_id, len(data)):
@@ -82,7 +82,7 @@ class RequestContents:
         opened = self._cipher.open(Sealed(row.content_key, row.sealed), _place(project_id, request_id))
         return LoggedContent(row.created_at, row.expires_at, _CONTENT.decode(opened))
 
-    def _sealed(self, project_id: str, transcript: Transcript) -> Sealed:
+    def _encrypted_content(self, project_id: str, transcript: Transcript) -> Sealed:
         return self._cipher.seal(msgspec.json.encode(transcript.content()), _place(project_id, transcript.request_id))
 
 

@@ -90,7 +90,7 @@ class StoredChats:
         num_bytes = len(chat.messages) + len(chat.reply)
         if num_bytes > MAX_CHAT_BYTES:
             return self._writes.lose("chat", "it is too large to be stored")
-        row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, chat))
+        row = await maybe_in_thread(num_bytes, lambda: self._encrypted_chat(project_id, chat))
 
         async def work() -> None:
             async with self._database.acquire() as conn:
@@ -106,7 +106,7 @@ class StoredChats:
         project_id = caller.project_id
         async with self._database.acquire() as conn:
             row = await db.get_chat(conn, project_id, chat_id, caller.models)
-        return None if row is None else (await self._opened(project_id, [row]))[0]
+        return None if row is None else (await self._decrypted_chats(project_id, [row]))[0]
 
     async def messages(self, caller: Principal, chat_id: str) -> bytes | None:
         """Return the messages of a chat's request as JSON."""
@@ -140,7 +140,7 @@ class StoredChats:
                 limit=query.limit,
                 allowed=allowed,
             )
-        return await self._opened(project_id, rows), has_more
+        return await self._decrypted_chats(project_id, rows), has_more
 
     async def set_metadata(self, caller: Principal, chat_id: str, metadata: Metadata) -> StoredChat | None:
         """Replace the metadata and return the chat completion as it is then; None where there is none."""
@@ -149,7 +149,7 @@ class StoredChats:
             row = await db.get_chat(conn, project_id, chat_id, caller.models)
             if row is None:
                 return None
-            (found,) = await self._opened(project_id, [row])  # also: the key is here
+            (found,) = await self._decrypted_chats(project_id, [row])  # also: the key is here
             key_id = row.content_key
             sealed = self._cipher.seal(
                 msgspec.json.encode(metadata), _place(project_id, chat_id, "metadata"), key_id=key_id
@@ -181,7 +181,7 @@ class StoredChats:
             await audit.record(conn, author, "stored_completion.deleted", chat_id, project_id=project_id, before=before)
         return True
 
-    def _sealed(self, project_id: str, chat: Chat) -> NewChat:
+    def _encrypted_chat(self, project_id: str, chat: Chat) -> NewChat:
         def seal(content: bytes, part: str) -> bytes:
             return self._cipher.seal(content, _place(project_id, chat.id, part)).data
 
@@ -196,11 +196,11 @@ class StoredChats:
             sealed_reply=seal(chat.reply, "reply"),
         )
 
-    async def _opened(self, project_id: str, rows: Sequence[ChatRow]) -> list[StoredChat]:
+    async def _decrypted_chats(self, project_id: str, rows: Sequence[ChatRow]) -> list[StoredChat]:
         num_bytes = sum(len(row.sealed_reply) for row in rows)
-        return await maybe_in_thread(num_bytes, lambda: [self._open(project_id, row) for row in rows])
+        return await maybe_in_thread(num_bytes, lambda: [self._decrypted_chat(project_id, row) for row in rows])
 
-    def _open(self, project_id: str, row: ChatRow) -> StoredChat:
+    def _decrypted_chat(self, project_id: str, row: ChatRow) -> StoredChat:
         def opened(sealed: bytes, part: str) -> bytes:
             return self._cipher.open(Sealed(row.content_key, sealed), _place(project_id, row.id, part))
 

@@ -165,7 +165,7 @@ class StoredResponses:
 
         def opened() -> StoredResponse:
             parts = ((row.sealed_output, "output"), (row.sealed_response, "response"))
-            return StoredResponse(*(self._open(project_id, row.content_key, row.id, *part) for part in parts))
+            return StoredResponse(*(self._decrypted(project_id, row.content_key, row.id, *part) for part in parts))
 
         return await maybe_in_thread(len(row.sealed_output) + len(row.sealed_response), opened)
 
@@ -178,7 +178,7 @@ class StoredResponses:
         """Return the items of these responses, up to twice MAX_RESPONSE_BYTES; missing responses are left out."""
         async with self._database.acquire() as conn:
             rows = await db.get_items(conn, caller.project_id, ids, caller.models, max_bytes=2 * MAX_RESPONSE_BYTES)
-        return await self._opened(caller.project_id, rows)
+        return await self._decrypted_turns(caller.project_id, rows)
 
     async def followed(self, caller: Principal, response_id: str) -> Followed:
         """Return the items of a response and of all earlier responses in its chain."""
@@ -193,7 +193,7 @@ class StoredResponses:
             )
         if not chain.is_whole:
             return Followed(None, chain.is_cut)
-        return Followed(await self._opened(caller.project_id, chain.rows))
+        return Followed(await self._decrypted_turns(caller.project_id, chain.rows))
 
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
         """Delete a response, also one that runs in the background, which the audit log records.
@@ -229,7 +229,7 @@ class StoredResponses:
 
         def opened() -> WholeResponse:
             parts = ((row.sealed_input, "input"), (row.sealed_output, "output"), (row.sealed_response, "response"))
-            found = [self._open(project_id, row.content_key, row.id, *part) for part in parts]
+            found = [self._decrypted(project_id, row.content_key, row.id, *part) for part in parts]
             return WholeResponse(row.id, row.created_at, row.model, row.parent_id, *found)
 
         return await maybe_in_thread(len(row.sealed_input) + len(row.sealed_output), opened)
@@ -255,7 +255,7 @@ class StoredResponses:
             sealed_response=seal(response.response, "response"),
         )
 
-    async def _opened(self, project_id: str, rows: Sequence[ItemsRow]) -> list[Turn]:
+    async def _decrypted_turns(self, project_id: str, rows: Sequence[ItemsRow]) -> list[Turn]:
         def opened() -> list[Turn]:
             return [self._turn(project_id, row) for row in rows]
 
@@ -263,9 +263,9 @@ class StoredResponses:
 
     def _turn(self, project_id: str, row: ItemsRow) -> Turn:
         parts = ((row.sealed_input, "input"), (row.sealed_output, "output"))
-        return Turn(row.id, *(self._open(project_id, row.content_key, row.id, *part) for part in parts))
+        return Turn(row.id, *(self._decrypted(project_id, row.content_key, row.id, *part) for part in parts))
 
-    def _open(self, project_id: str, key_id: str, response_id: str, sealed: bytes, part: str) -> bytes:
+    def _decrypted(self, project_id: str, key_id: str, response_id: str, sealed: bytes, part: str) -> bytes:
         return self._cipher.open(Sealed(key_id, sealed), _place(project_id, response_id, part))
 
 

@@ -84,7 +84,7 @@ class ChangeFeed:
                 connection = await self._database.connect_alone()
                 try:
                     connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await connection.add_listener(CHANNEL, self._notified)
+                    await connection.add_listener(CHANNEL, self._take_notification)
                     backoff_s = MIN_BACKOFF_S
                     tried.set()
                     await lost.wait()
@@ -97,7 +97,7 @@ class ChangeFeed:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
-    def _notified(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+    def _take_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         change = self._decode(str(payload))
         if self._version is not None and change.version == self._version + 1:
             self._version = change.version

@@ -113,7 +113,7 @@ async def _migrate(
             functions = read_functions()
             if applied or await conn.fetchval(_SELECT_FUNCTIONS) != functions.sha256:
                 await conn.execute(functions.sql)
-                await _remember(conn, functions)
+                await _record_migration(conn, functions)
                 applied = applied or [functions.name]
             if runtime is not None:
                 await grant_to_runtime(conn, runtime)
@@ -132,11 +132,11 @@ async def _apply_tables(conn: Connection, migrations: list[Script]) -> list[str]
     if not applied:
         await conn.execute(read_tables())
         for step in steps:
-            await _remember(conn, step)
+            await _record_migration(conn, step)
         return [step.name for step in steps]
     if BASELINE not in applied:
         await convert(conn, applied)
-        await _remember(conn, steps[0])
+        await _record_migration(conn, steps[0])
         num_applied = 1
         missing = steps
     else:
@@ -145,11 +145,11 @@ async def _apply_tables(conn: Connection, migrations: list[Script]) -> list[str]
         missing = steps[num_applied:]
     for step in steps[num_applied:]:
         await conn.execute(step.sql)
-        await _remember(conn, step)
+        await _record_migration(conn, step)
     return [step.name for step in missing]
 
 
-async def _remember(conn: Connection, script: Script) -> None:
+async def _record_migration(conn: Connection, script: Script) -> None:
     await conn.execute(_REMEMBER, script.name, script.sha256)
 
 

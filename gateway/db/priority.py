@@ -27,10 +27,10 @@ async def lower_priority(conn: asyncpg.Connection[asyncpg.Record], niceness: int
     niceness: the niceness of the process, from 0 to 19.
     """
     pid = conn.get_server_pid()
-    return bool(await conn.fetchval(_IS_OWN, pid)) and _lower(pid, niceness)
+    return bool(await conn.fetchval(_IS_OWN, pid)) and _lower_priority(pid, niceness)
 
 
-def _lower(pid: int, niceness: int) -> bool:
+def _lower_priority(pid: int, niceness: int) -> bool:
     with contextlib.suppress(OSError):  # another user's process, or, in another container, none of that number
         if Path(f"/proc/{pid}/comm").read_text().strip() == "postgres":
             os.setpriority(os.PRIO_PROCESS, pid, max(niceness, os.getpriority(os.PRIO_PROCESS, pid)))

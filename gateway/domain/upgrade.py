@@ -199,7 +199,7 @@ def upgrade_report(installation: InstallationState, ours: Software) -> Report:
     """Return the obstacles to an upgrade to a version, and the steps that are left."""
     return Report(
         ours,
-        [*_schema(installation), *_skew(installation.parts, ours), *_moving(installation)],
+        [*_schema(installation), *_skew(installation.parts, ours), *_findings_of_pools(installation)],
         _steps(installation, ours),
     )
 
@@ -251,7 +251,7 @@ def _skew(parts: Sequence[Part], ours: Software) -> Iterable[Finding]:
         yield Finding("one_gateway", False, message)
 
 
-def _moving(installation: InstallationState) -> Iterable[Finding]:
+def _findings_of_pools(installation: InstallationState) -> Iterable[Finding]:
     for pool in installation.pools:
         if pool.is_changing:
             yield Finding("pool_changing", True, f"pool {pool.name} is changing to another revision: wait for its end")

@@ -73,7 +73,7 @@ class Votes:
                 raise _no_such_request("")
             metrics = await db.find_metrics(conn, project_id, {vote.metric for vote in votes})
             checked = [
-                self._checked(project_id, key, vote, subject, metrics, path, now)
+                self._checked_vote(project_id, key, vote, subject, metrics, path, now)
                 for vote, (subject, _), path in zip(votes, subjects, paths, strict=True)
             ]
             await _check_requests(conn, project_id, votes, subjects, paths)
@@ -116,7 +116,7 @@ class Votes:
             return None
         return self._cipher.open(Sealed(row.content_key, row.sealed_comment), _place(project_id, row.id)).decode()
 
-    def _checked(
+    def _checked_vote(
         self,
         project_id: str,
         key: bytes,

@@ -170,7 +170,7 @@ class ExperimentBookkeeper(Worker):
     async def _judge(self) -> None:
         """Judge the guardrails of experiments whose sums changed, each at most once in JUDGE_EVERY_S."""
         now_s = asyncio.get_running_loop().time()
-        for each in self._due(now_s):
+        for each in self._due_experiments(now_s):
             self._to_judge.discard(each)
             self._judged_s[each] = now_s
             try:
@@ -186,7 +186,7 @@ class ExperimentBookkeeper(Worker):
                 if self._metrics is not None:
                     self._metrics.paused.inc()
 
-    def _due(self, now_s: float) -> Iterable[str]:
+    def _due_experiments(self, now_s: float) -> Iterable[str]:
         never = float("-inf")
         return sorted(each for each in self._to_judge if now_s - self._judged_s.get(each, never) >= JUDGE_EVERY_S)
 

@@ -39,11 +39,11 @@ async def put_export(export: Export, place: Place) -> Manifest:
     await place.remove(export.request.manifest_name)
     await place.put(export.request.file_name, export.chunks())
     manifest = export.manifest()
-    await place.put(export.request.manifest_name, _as_chunks(manifest.encode()))
+    await place.put(export.request.manifest_name, _one_chunk(manifest.encode()))
     return manifest
 
 
-async def _as_chunks(chunk: bytes) -> AsyncIterator[bytes]:
+async def _one_chunk(chunk: bytes) -> AsyncIterator[bytes]:
     yield chunk
 
 

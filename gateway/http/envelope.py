@@ -201,7 +201,7 @@ class Application(Litestar):
                 call.on_end()
             route = str(scope.get("path_template") or "unknown")
             if call.refusal is not None and self._refusals is not None and is_of_tenants(route):
-                self._refusals.add(_refused(call, call.refusal, route, scope))
+                self._refusals.add(_refused_request(call, call.refusal, route, scope))
             self.metrics.count_http(method, route, call.status)
             is_cut = call.status == 200 and call.error not in NOT_OURS and not call.is_clients_error
             if is_cut:
@@ -228,7 +228,7 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> RefusedRequest:
+def _refused_request(call: Call, error: GatewayError, route: str, scope: Scope) -> RefusedRequest:
     key = None
     if not call.tenant:  # whose key was refused itself
         given = authorization_of(scope)

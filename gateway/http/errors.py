@@ -31,7 +31,7 @@ def exception_handlers() -> ExceptionHandlersMap:
     return {
         GatewayError: _gateway_error,
         HTTPException: _http_exception,
-        Exception: _unexpected,
+        Exception: _render_unexpected,
         **dict.fromkeys(CONFLICTS, _conflict),
         # A broken file is an OSError too, and no reason to try again: only its kinds that mean an absent peer are.
         **{
@@ -54,7 +54,7 @@ def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Re
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))
     if status >= 500:
-        return _unexpected(request, error)
+        return _render_unexpected(request, error)
     known: dict[int, GatewayError] = {
         404: NotFound(f"Invalid URL ({where}).", code="unknown_url"),
         405: InvalidRequest(f"Invalid method for URL ({where}).", code="method_not_allowed"),
@@ -73,7 +73,7 @@ def _conflict(request: Request[Any, Any, Any], error: Exception) -> Response[byt
     return _gateway_error(request, Overloaded("Another change came in between; nothing was done.", retry_after_s=1.0))
 
 
-def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def _render_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     request_id = call_of(request.scope).request_id
     log.error("request_failed", request_id=request_id, exc_info=error)
     return _render(request, unexpected_error(request_id), 500, {})

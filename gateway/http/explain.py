@@ -52,7 +52,7 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
 
     message: msgspec's error message. body: the raw body, which is searched for the entry at fault in a mapping.
     """
-    error = _explained(message, kind)
+    error = _explained_error(message, kind)
     found = _PATH.search(message)
     if found is None or error.code == "unknown_parameter" or not (found["part"] or found["path"].endswith("[...]")):
         return error
@@ -81,7 +81,7 @@ def _wrong_key(kind: Any, field: str, body: bytes) -> str | None:
     return None
 
 
-def _explained(message: str, kind: Any) -> InvalidRequest:
+def _explained_error(message: str, kind: Any) -> InvalidRequest:
     found = _PATH.search(message)
     path = shortened(found["path"].replace("[...]", "")) if found else ""  # it may hold a client's own key
     reason = message[: found.start()] if found else message

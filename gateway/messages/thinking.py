@@ -29,7 +29,7 @@ class Signatures:
 
     def sign_omitted(self, project_id: str, thinking: str) -> str:
         """Return the signature of thinking that is left out of a reply: it holds the thinking, sealed."""
-        sealed = self._cipher.seal(thinking.encode(errors="replace"), _omitted(project_id))
+        sealed = self._cipher.seal(thinking.encode(errors="replace"), _place_of_omitted(project_id))
         return base64.b64encode(msgspec.msgpack.encode(sealed)).decode()
 
     def check(self, project_id: str, thinking: str, signature: str, path: str) -> str:
@@ -44,7 +44,7 @@ class Signatures:
         except (binascii.Error, ValueError, msgspec.DecodeError):
             sealed = None
         if sealed is not None and not thinking:
-            found = self._cipher.open_from_client(sealed, _omitted(project_id))
+            found = self._cipher.open_from_client(sealed, _place_of_omitted(project_id))
             if found is not None:
                 return found.decode()
         if sealed is None or self._cipher.open_from_client(sealed, _place(project_id, thinking)) is None:
@@ -56,7 +56,7 @@ class Signatures:
         return thinking
 
 
-def _omitted(project_id: str) -> Place:
+def _place_of_omitted(project_id: str) -> Place:
     return Place(project_id, "messages.thinking", "omitted")
 
 

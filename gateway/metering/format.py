@@ -165,13 +165,13 @@ def _next_frame(data: bytes, position: int) -> tuple[int, int, Record] | None:
             end = start + _HEAD.size + length
             if length <= MAX_RECORD_BYTES and end <= len(data):
                 payload = data[start + _HEAD.size : end]
-                if zlib.crc32(payload) == checksum and (record := _decoded(payload)) is not None:
+                if zlib.crc32(payload) == checksum and (record := _decoded_record(payload)) is not None:
                     return start, end, record
         start = data.find(MAGIC, start + 1)
     return None
 
 
-def _decoded(payload: bytes) -> Record | None:
+def _decoded_record(payload: bytes) -> Record | None:
     try:
         record: Record = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -105,7 +105,7 @@ class ModelCall:
             raise
         finally:
             if error:
-                self._failed(span, error)
+                self._end_with_error(span, error)
 
     async def embedding(self, replica: Replica, request: GenerateRequest) -> tuple[bytes, Usage]:
         """Return an embedding by a replica, as its backend does, and record the attempt's span."""
@@ -120,7 +120,7 @@ class ModelCall:
             raise
         finally:
             if error:
-                self._failed(span, error)
+                self._end_with_error(span, error)
         return embedding, usage
 
     def note(self, error: GatewayError) -> None:
@@ -194,7 +194,7 @@ class ModelCall:
         if len(self._usages) >= self._num_prompts:
             self.end()
 
-    def _failed(self, span: Span | None, error: str) -> None:
+    def _end_with_error(self, span: Span | None, error: str) -> None:
         self._error = error
         if span is not None:
             span.attributes[names.ERROR_TYPE] = error

@@ -141,7 +141,7 @@ class Pipeline:
         call = ModelCall.begin(context, found.model)
         try:
             placed = self._placing.placed(context, found, exposure)
-            run = await self._completed(context, placed, asked, trial)
+            run = await self._start_completions(context, placed, asked, trial)
         except GatewayError as error:
             if call is not None and is_followed is not None:  # else the request was refused, and no model was called
                 call.note(error)
@@ -167,7 +167,7 @@ class Pipeline:
         )
         run.close = self.shadows.after(run.close, shadow)
 
-    async def _completed(
+    async def _start_completions(
         self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], trial: Trial
     ) -> Run:
         prepared, num_values = [], 0
@@ -260,7 +260,7 @@ class Pipeline:
         call = ModelCall.begin(context, found.model)
         try:
             placed = self._placing.placed(context, found, exposure)
-            run = await self._embedded(context, placed, asked, bounds)
+            run = await self._start_embeddings(context, placed, asked, bounds)
         except GatewayError as error:
             self._placing.refused(context, exposure, asked[0].service_tier, error)
             raise
@@ -268,7 +268,7 @@ class Pipeline:
             _trace_run(call, run, context, placed.route, placed.pool)
         return run
 
-    async def _embedded(
+    async def _start_embeddings(
         self,
         context: RequestContext,
         placed: Placed,

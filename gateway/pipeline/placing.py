@@ -77,7 +77,7 @@ class Placing:
         Raises LimitReached: when the project has asked for too many models that it does not have.
         Raises Overloaded: when the database cannot be asked.
         """
-        return await self._resolved(context.principal, self._resolver.find, self._model(context))
+        return await self._resolve_within(context.principal, self._resolver.find, self._model(context))
 
     async def route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
         """Return the route of a request that exposes no unit: the control's, where its model is an experiment.
@@ -85,7 +85,7 @@ class Placing:
         Raises as `find`.
         """
         model = self._model(context)
-        route = await self._resolved(context.principal, self._resolver.resolve, model)
+        route = await self._resolve_within(context.principal, self._resolver.resolve, model)
         return route, self.pool(route, model)
 
     def exposure(self, context: RequestContext, found: Route | RunningExperiment) -> Exposure | None:
@@ -158,7 +158,9 @@ class Placing:
         copied = Exposure(experiment.id, experiment.name, experiment.version, SHADOW_ARM, arm.name, 0, "forced")
         return PlacedShadow(arm.route, partial(self._notes.shadowed, experiment.id), copied)
 
-    async def _resolved(self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str) -> T:
+    async def _resolve_within(
+        self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str
+    ) -> T:
         self._misses.take(principal.project_id, 0)
         try:
             return await look_up(principal, model)

@@ -266,11 +266,11 @@ class Run:
 
     async def collect(self) -> list[Collected]:
         """Run all prompts to their ends. A prompt whose replica dies is begun anew on another. Raises as `items`."""
-        return await all_of([self._collected(index) for index in range(len(self._prepared))])
+        return await all_of([self._collected_choices(index) for index in range(len(self._prepared))])
 
     async def embed(self) -> list[tuple[bytes, Usage]]:
         """Return each prompt's embedding, fp32 little-endian and of unit length. Raises as `items`."""
-        return await all_of([self._embedded(each) for each in self._prepared])
+        return await all_of([self._embed(each) for each in self._prepared])
 
     @property
     def _is_plain(self) -> bool:
@@ -367,7 +367,7 @@ class Run:
 
         return watch
 
-    async def _collected(self, index: int) -> Collected:
+    async def _collected_choices(self, index: int) -> Collected:
         prepared = self._prepared[index]
         num_choices = prepared.generation.request.n
         collector = self._collector(prepared)
@@ -394,7 +394,7 @@ class Run:
     def _collector(self, prepared: Prepared) -> Collector:
         return Collector(prepared.generation.request.n, counts_steps=self.thinks)
 
-    async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
+    async def _embed(self, prepared: Prepared) -> tuple[bytes, Usage]:
         self._context.check()
         try:
             if not self._goes_on(has_no_successor):

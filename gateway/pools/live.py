@@ -383,7 +383,7 @@ class LivePools(Mapping[str, Pool]):
         replica = revision.remove(replica_id)
         if replica is None:
             return
-        task = asyncio.create_task(_disconnected(replica.backend))
+        task = asyncio.create_task(_disconnect(replica.backend))
         self._leaving[task] = replica.backend
         task.add_done_callback(self._leaving.pop)
 
@@ -398,7 +398,7 @@ def _digest_of(row: RevisionRow, model: Served) -> str:
     return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))
 
 
-async def _disconnected(backend: ManagedBackend) -> None:
+async def _disconnect(backend: ManagedBackend) -> None:
     try:
         async with asyncio.timeout(LEAVE_S):
             await backend.drain()

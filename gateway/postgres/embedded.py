@@ -174,7 +174,7 @@ class EmbeddedPostgres:
         ).returncode
         password_file.unlink(missing_ok=True)
         if code != 0:
-            raise self._failed(f"initdb failed with exit code {code}", since_byte)
+            raise self._start_error(f"initdb failed with exit code {code}", since_byte)
         unfinished.rename(placement.cluster)
 
     def _spawn(self, placement: Placement, socket_dir: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
@@ -198,18 +198,18 @@ class EmbeddedPostgres:
         assert self._process is not None
         started = time.monotonic()
         reported = started
-        while not _ready(placement.cluster, self._process.pid):
+        while not _is_ready(placement.cluster, self._process.pid):
             if self._process.poll() is not None:
-                raise self._failed(f"PostgreSQL ended with exit code {self._process.returncode}", since_byte)
+                raise self._start_error(f"PostgreSQL ended with exit code {self._process.returncode}", since_byte)
             now = time.monotonic()
             if now - started > START_TIMEOUT_S:
-                raise self._failed(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s", since_byte)
+                raise self._start_error(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s", since_byte)
             if now - reported > PROGRESS_INTERVAL_S:
                 self._report(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
                 reported = now
             time.sleep(0.02)
 
-    def _failed(self, what: str, since_byte: int) -> EmbeddedPostgresError:
+    def _start_error(self, what: str, since_byte: int) -> EmbeddedPostgresError:
         lines = last_lines(self._log, 10, since_byte)
         return EmbeddedPostgresError(f"{what}; the end of {self._log}:\n{lines}")
 
@@ -253,7 +253,7 @@ def _running_socket_dir(data_dir: Path) -> Path | None:
     return Path(status[4])
 
 
-def _ready(cluster: Path, pid: int) -> bool:
+def _is_ready(cluster: Path, pid: int) -> bool:
     status = _postmaster_status(cluster)
     return len(status) >= 8 and status[0] == str(pid) and status[7] == "ready"
 

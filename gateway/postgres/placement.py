@@ -71,7 +71,7 @@ def place(
     """
     home = home_of(data_dir)
     if (home / "cluster").exists():
-        account = _owner(home / "cluster")
+        account = _owner_of(home / "cluster")
         if not _may_write(account, home):
             raise PlacementError(f"{home} holds the database of user {account.name}, who can no longer reach it")
     else:
@@ -138,7 +138,7 @@ def _make_folder(path: Path, account: Account) -> None:
         os.chown(path, account.uid, account.gid)
 
 
-def _owner(cluster: Path) -> Account:
+def _owner_of(cluster: Path) -> Account:
     uid = cluster.stat().st_uid
     if os.geteuid() not in (0, uid):
         raise PlacementError(f"{cluster} belongs to user {user_name(uid)}: start as that user or as root")

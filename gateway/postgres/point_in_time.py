@@ -187,15 +187,15 @@ def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.date
     }
     if at is not None:
         settings["recovery_target_time"] = at.astimezone(datetime.UTC).isoformat(sep=" ")
-    return settings | _at_least(placement)
+    return settings | _least_server_settings(placement)
 
 
 def as_of(at: datetime.datetime | None) -> str:
     """Return a moment in words with its time zone. at: None: the last moment of an archive."""
-    return "of the archive's end" if at is None else f"as of {_in_utc(at)}"
+    return "of the archive's end" if at is None else f"as of {_utc_text(at)}"
 
 
-def _in_utc(at: datetime.datetime) -> str:
+def _utc_text(at: datetime.datetime) -> str:
     return f"{at.astimezone(datetime.UTC).replace(tzinfo=None)} UTC"
 
 
@@ -208,11 +208,11 @@ def _ends_before(archive: Path, at: datetime.datetime, base: Path, log: str) -> 
         last = f"its last change is of {found[-1]} UTC"
     else:
         whole_at = next(whole_at for whole_at, path in base_backups(archive) if path == base)
-        last = f"it has no change since its base backup of {_in_utc(whole_at)}"
-    return f"the archive {archive} ends before {_in_utc(at)}: {last}. Without --at all of it is restored"
+        last = f"it has no change since its base backup of {_utc_text(whole_at)}"
+    return f"the archive {archive} ends before {_utc_text(at)}: {last}. Without --at all of it is restored"
 
 
-def _at_least(placement: Placement) -> dict[str, str]:
+def _least_server_settings(placement: Placement) -> dict[str, str]:
     command = [placement.bin_dir / "pg_controldata", placement.cluster]
     shown = subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"}).stdout
     found = {name: int(value) for name, value in _CONTROL.findall(shown)}

@@ -124,7 +124,7 @@ class Resolver:
                 known = self._found.get(project_id, {}).get(each.name)
                 found.append(known or await self._find(project_id, organization_id, each.name))
             elif each.version is None or self.bases.pools_of(each.version.base_digest):
-                found.append((await self._of_name(project_id, organization_id, each))[0])
+                found.append((await self._target_of_name(project_id, organization_id, each))[0])
         for model in sorted(allowed or ()):
             if "@" in model:
                 found.append(await self._find(project_id, organization_id, model))
@@ -166,7 +166,7 @@ class Resolver:
             for each in (project_id, *self._borrowers.pop(project_id, ())):
                 self._found.pop(each, None)
 
-    def _remember(self, project_id: str, model: str, found: Found) -> None:
+    def _cache_route(self, project_id: str, model: str, found: Found) -> None:
         self._found.setdefault(project_id, {})[model] = found
         if isinstance(found, Route) and found.adapter is not None and found.adapter.is_shared:
             self._borrowers.setdefault(found.adapter.ref.tenant, set()).add(project_id)
@@ -183,7 +183,7 @@ class Resolver:
         except UNAVAILABLE:
             raise _unavailable() from None
         if found is not None and generation == self._generation and is_sure:
-            self._remember(project_id, model, found)
+            self._cache_route(project_id, model, found)
         return found
 
     async def _ask(
@@ -195,12 +195,12 @@ class Resolver:
                 named = await find_named(conn, project_id, wanted.name)
                 if named is None:
                     named = await find_shared(conn, organization_id, project_id, wanted.name)
-            return await self._of_name(project_id, organization_id, named)
+            return await self._target_of_name(project_id, organization_id, named)
         row = await self._look_up(project_id, wanted)
         pool, is_sure = await self._pool_of(row, visible, wanted.base)
         return None if row is None or pool is None else _route(pool, model, row), is_sure
 
-    async def _of_name(
+    async def _target_of_name(
         self, project_id: str, organization_id: str, named: NamedTarget | None
     ) -> tuple[Found | None, bool]:
         """Return the target of a project's own name, and whether it may be cached."""

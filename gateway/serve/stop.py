@@ -49,7 +49,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         for signum in STOP_SIGNALS:
-            self._previous[signum] = signal.signal(signum, self._received)
+            self._previous[signum] = signal.signal(signum, self._take_signal)
         return self
 
     def __exit__(
@@ -58,7 +58,7 @@ class StopSignals:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 
-    def _received(self, signum: int, frame: FrameType | None) -> None:
+    def _take_signal(self, signum: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._interrupts:
             self._interrupts = False  # the clean-up that follows is not interrupted by a second signal

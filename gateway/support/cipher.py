@@ -78,8 +78,8 @@ class Cipher:
         nonce = os.urandom(NONCE_BYTES)
         if is_repeatable:
             whole = msgspec.msgpack.encode((place.associated_data, content))
-            nonce = hmac.digest(_derived(key, b"nonces", place.project_id), whole, "sha256")[:NONCE_BYTES]
-        cipher = AESGCM(_derived(key, b"content", place.project_id))
+            nonce = hmac.digest(_derive_key(key, b"nonces", place.project_id), whole, "sha256")[:NONCE_BYTES]
+        cipher = AESGCM(_derive_key(key, b"content", place.project_id))
         return Sealed(key.id, nonce + cipher.encrypt(nonce, content, place.associated_data))
 
     def open(self, sealed: Sealed, place: Place) -> bytes:
@@ -92,7 +92,7 @@ class Cipher:
             raise _unreadable(sealed, place, "this gateway does not have the key")
         nonce, data = sealed.data[:NONCE_BYTES], memoryview(sealed.data)[NONCE_BYTES:]
         try:
-            return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
+            return AESGCM(_derive_key(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):  # ValueError: cut off
             raise _unreadable(sealed, place, "the key has encrypted no such content for this place") from None
 
@@ -106,7 +106,7 @@ class Cipher:
             return None
         nonce, data = sealed.data[:NONCE_BYTES], memoryview(sealed.data)[NONCE_BYTES:]
         try:
-            return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
+            return AESGCM(_derive_key(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):
             return None
 
@@ -115,7 +115,7 @@ class Cipher:
 
         key_id: the id of the key to make the digests with; None: the key that encrypts.
         """
-        key = _derived(self._keys[key_id or self._first.id], b"tags", project_id)
+        key = _derive_key(self._keys[key_id or self._first.id], b"tags", project_id)
         pairs = (msgspec.msgpack.encode(pair) for pair in sorted(metadata.items()))
         return [hmac.digest(key, pair, "sha256")[:TAG_BYTES] for pair in pairs]
 
@@ -125,6 +125,6 @@ def _unreadable(sealed: Sealed, place: Place, why: str) -> ContentUnreadable:
     return ContentUnreadable()
 
 
-def _derived(key: ContentKey, purpose: bytes, project_id: str) -> bytes:
+def _derive_key(key: ContentKey, purpose: bytes, project_id: str) -> bytes:
     info = b"lorikeet " + purpose + b"\0" + project_id.encode()
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key.secret)

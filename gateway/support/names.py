@@ -50,10 +50,10 @@ class Names:
                 raise OSError("too many host names are being looked up")
             under_way = in_new_thread(functools.partial(self._resolve, host, port), "look-up")
             self._under_way[name] = under_way
-            under_way.add_done_callback(functools.partial(self._ended, name))
+            under_way.add_done_callback(functools.partial(self._forget_look_up, name))
         return await asyncio.shield(under_way)
 
-    def _ended(self, name: tuple[str, int], look_up: asyncio.Future[Sequence[str]]) -> None:
+    def _forget_look_up(self, name: tuple[str, int], look_up: asyncio.Future[Sequence[str]]) -> None:
         del self._under_way[name]
         if not look_up.cancelled():
             look_up.exception()  # nobody may be waiting any more

@@ -48,7 +48,7 @@ class Authenticator:
 
     async def start(self) -> None:
         """Begin to follow changes, and to write when keys were used."""
-        self.changes.subscribe(self._changed)
+        self.changes.subscribe(self._forget_changed)
         await self.changes.start()
         self._writer.start()
 
@@ -74,7 +74,7 @@ class Authenticator:
         principal = entry.principal
         now = datetime.datetime.now(datetime.UTC)
         if not entry.usable(now):
-            raise self._refused(parse_key(token), address)
+            raise self._count_refusal(parse_key(token), address)
         if entry.suspended is not None:
             raise Suspended(f"This {entry.suspended} is suspended. An administrator can resume it.")
         if entry.ip_allow is not None and not contains(entry.ip_allow, address):
@@ -114,10 +114,10 @@ class Authenticator:
             )
         entry = await self._look_up(parsed) if parsed is not None else None
         if entry is None:
-            raise self._refused(parsed, address)
+            raise self._count_refusal(parsed, address)
         return entry
 
-    def _refused(self, parsed: ParsedKey | None, address: str) -> InvalidApiKey:
+    def _count_refusal(self, parsed: ParsedKey | None, address: str) -> InvalidApiKey:
         self._failures.count(address, asyncio.get_running_loop().time())
         return InvalidApiKey(f"Incorrect API key provided{f': {parsed.public}***' if parsed else ''}.")
 
@@ -140,7 +140,7 @@ class Authenticator:
         self._cache.put(parsed.sha256, entry, generation)
         return entry
 
-    def _changed(self, change: Change | None) -> None:
+    def _forget_changed(self, change: Change | None) -> None:
         if change is None:
             self._cache.forget_all()
         elif change.table == "api_keys":

@@ -89,7 +89,7 @@ class Throttle:
             client = client_of(address)
             await _count(conn, email, _identity("pair", email, client))
             if client not in map(client_of, known.addresses):
-                await _count(conn, email, _of_strangers(email), of_strangers=True)
+                await _count(conn, email, _identity_of_strangers(email), of_strangers=True)
 
 
 async def unlock(conn: Connection, email: str) -> None:
@@ -114,7 +114,7 @@ def _refusal(kind: type[TooManyAttempts], locked_s: float) -> TooManyAttempts:
     )
 
 
-def _of_strangers(email: str) -> bytes:
+def _identity_of_strangers(email: str) -> bytes:
     return _identity("strangers", email)
 
 

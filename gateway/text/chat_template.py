@@ -38,7 +38,7 @@ class ChatTemplate:
         parsed = {name: ENVIRONMENT.parse(source) for name, source in by_name.items()}
         self.reads = frozenset[str]().union(*map(find_undeclared_variables, parsed.values()))
         """The names of variables that any of the templates reads."""
-        self._templates = {name: (by_name[name], _compiled(tree)) for name, tree in parsed.items()}
+        self._templates = {name: (by_name[name], _compile_template(tree)) for name, tree in parsed.items()}
 
     def render(
         self,
@@ -60,20 +60,20 @@ class ChatTemplate:
         """
         if not messages:
             raise ValueError("there must be at least one message")
-        source, template = self._chosen(tools)
+        source, template = self._choose_template(tools)
         shown = [_template_message(message) for message in messages]
         if continue_final_message:
             return self._continued(source, template, shown, tools, add_generation_prompt, arguments or {})
-        return self._rendered(template, shown, tools, add_generation_prompt, arguments or {})
+        return self._render_messages(template, shown, tools, add_generation_prompt, arguments or {})
 
-    def _chosen(self, tools: list[dict[str, Any]] | None) -> tuple[str, Template]:
+    def _choose_template(self, tools: list[dict[str, Any]] | None) -> tuple[str, Template]:
         found = self._templates.get("tool_use") if tools is not None else None
         found = found or self._templates.get("default")
         if found is None:
             raise ValueError(f"the model has no default template; it has {', '.join(sorted(self._templates))}")
         return found
 
-    def _rendered(
+    def _render_messages(
         self,
         template: Template,
         messages: list[Message],
@@ -115,7 +115,7 @@ class ChatTemplate:
             marked = content + _END_OF_CONTINUED
         else:
             content, marked = _marked(content)
-        rendered = self._rendered(
+        rendered = self._render_messages(
             template, [*messages[:-1], {**messages[-1], "content": marked}], tools, False, arguments
         )
         mark = _END_OF_CONTINUED.strip()
@@ -126,7 +126,7 @@ class ChatTemplate:
         return rendered[:end] if keeps_spaces else rendered[:end].rstrip()
 
 
-def _compiled(tree: nodes.Template) -> Template:
+def _compile_template(tree: nodes.Template) -> Template:
     template = ENVIRONMENT.from_string(tree)
     template.globals = dict(template.globals)  # each rendering copies them, a plain dictionary in half of the time
     return template

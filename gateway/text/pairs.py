@@ -66,7 +66,7 @@ def encode_pair_by_template(
 
     Raises QueryTooLong: when the query leaves no room for a document.
     """
-    rendered = partial(_rendered, tokenizer, query, instruction=instruction, answers=answers)
+    rendered = partial(_render_pair, tokenizer, query, instruction=instruction, answers=answers)
     around = len(_tokens(tokenizer, rendered("")))
     left = room - around
     if left < 1:
@@ -84,7 +84,7 @@ def encode_pair_by_template(
         left = max(left - (len(token_ids) - room), 1)  # what is cut may meet the template in other tokens
 
 
-def _rendered(tokenizer: Tokenizer, query: str, document: str, *, instruction: str, answers: bool) -> str:
+def _render_pair(tokenizer: Tokenizer, query: str, document: str, *, instruction: str, answers: bool) -> str:
     messages: list[Message] = [{"role": QUERY, "content": query}, {"role": DOCUMENT, "content": document}]
     if instruction:
         messages.insert(0, {"role": "system", "content": instruction})

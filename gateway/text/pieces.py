@@ -65,7 +65,7 @@ class Pieces:
 
     def encode(self, owner: str, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens around it."""
-        keys = [(owner, piece) for piece in self._divided(text)]
+        keys = [(owner, piece) for piece in self._special_and_text(text)]
         with self._lock:
             found = {key: self._cache[key] for key in keys if key in self._cache}
             for key in found:
@@ -79,7 +79,7 @@ class Pieces:
                     self._keep(key, found[key])
         return list(chain.from_iterable(found[key] for key in keys))
 
-    def _divided(self, text: str) -> list[str]:
+    def _special_and_text(self, text: str) -> list[str]:
         starts = [found.start() for found in self._separators.finditer(text)]
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
 

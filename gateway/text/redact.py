@@ -26,11 +26,11 @@ class Rule(msgspec.Struct, frozen=True):
 def redacted(text: str, rules: Sequence[Rule] | None = None) -> str:
     """Return a text in which each match of the rules is replaced by `[name]`. rules: None: all of `RULES`."""
     for rule in RULES if rules is None else rules:
-        text = _replaced(text, rule)
+        text = _replace_spans(text, rule)
     return text
 
 
-def _replaced(text: str, rule: Rule) -> str:
+def _replace_spans(text: str, rule: Rule) -> str:
     parts, done = [], 0
     for start, end in rule.spans(text):
         if end <= done:

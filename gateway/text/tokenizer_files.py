@@ -70,7 +70,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
         declared = _older_added_tokens(folder, set(_special_texts(config)))
     try:
         if any(config.get(key) for key in _NEEDS_TRANSFORMERS):
-            backend = _as_transformers_reads(folder)
+            backend = _tokenizer_by_transformers(folder)
         else:
             backend = Tokenizer.from_file(str(path))
             _add_missing(backend, declared, config)
@@ -173,7 +173,7 @@ def _templates(folder: Path, config: dict[str, Any]) -> Sources | None:
     return written or None
 
 
-def _as_transformers_reads(folder: Path) -> Tokenizer:
+def _tokenizer_by_transformers(folder: Path) -> Tokenizer:
     from transformers import PreTrainedTokenizerFast  # takes seconds to import, and few models need it
 
     backend: Tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True).backend_tokenizer

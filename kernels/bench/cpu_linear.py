@@ -52,7 +52,7 @@ def main() -> int:
         f"{'':24}" + "".join(f"{f'{rows} rows, {beside}':>22}" for beside in ("alone", "busy") for rows in options.rows)
     )
     cells = [_times(ways, options.rows, options.rounds)]
-    with _busy(options.busy):
+    with _busy_processes(options.busy):
         cells.append(_times(ways, options.rows, options.rounds if options.busy else 0))
     for name in ways:
         figures = [times[name, rows] for times in cells for rows in options.rows if times]
@@ -135,7 +135,7 @@ def product_times(num_rows: Sequence[int], rounds: int) -> dict[int, list[float]
 
 
 @contextmanager
-def _busy(number: int) -> Iterator[None]:
+def _busy_processes(number: int) -> Iterator[None]:
     processes = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(number)]
     for process in processes:
         process.start()

@@ -43,15 +43,15 @@ def gated_launch(out: Tensor, gate_up: Tensor, *, gelu: bool = False) -> Launch:
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return silu_mul [N, I] of gate_up [N, 2I], contiguous, in its dtype. Unlike on a CPU, gate_up stays as it is."""
-    return _gated(gate_up, gelu=False)
+    return _gated_activation(gate_up, gelu=False)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
     """Return gelu_mul [N, I] of gate_up [N, 2I], contiguous, in its dtype. gate_up stays as it is."""
-    return _gated(gate_up, gelu=True)
+    return _gated_activation(gate_up, gelu=True)
 
 
-def _gated(gate_up: Tensor, *, gelu: bool) -> Tensor:
+def _gated_activation(gate_up: Tensor, *, gelu: bool) -> Tensor:
     num_rows, width = gate_up.shape
     out = torch.empty(num_rows, width // 2, dtype=gate_up.dtype, device=gate_up.device)
     gated_launch(out, gate_up, gelu=gelu).run()

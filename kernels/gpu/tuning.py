@@ -142,13 +142,15 @@ def lora_block_m(num_rows: int) -> int:
 
 def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
     """Return the sizes in which a shrink is divided into partial sums over its inputs."""
-    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, shrink_sums_key(in_features, dtype)))
+    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(
+        **_measured_blocks(device, shrink_sums_key(in_features, dtype))
+    )
 
 
 def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
     """Return the blocks of a shrink, with the values that were measured to be better than the rule's."""
     rule = ShrinkBlocks(max(block_m, 16), num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
-    return rule._replace(**_measured(device, shrink_key(in_features, block_m, dtype)))
+    return rule._replace(**_measured_blocks(device, shrink_key(in_features, block_m, dtype)))
 
 
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
@@ -156,7 +158,7 @@ def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: t
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(128, 4, num_warps=4, num_stages=2)
     if out_features < 16:  # the factor of a shared expert: wider tiles would be padding, which takes registers
         rule = rule._replace(block_n=16, tiles=1)
-    return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
+    return rule._replace(**_measured_blocks(device, expand_key(out_features, block_m, dtype)))
 
 
 def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
@@ -165,7 +167,7 @@ def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.
     width: the size of the activation's result.
     """
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(64, 4, num_warps=4, num_stages=2)
-    return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
+    return rule._replace(**_measured_blocks(device, activate_key(width, block_m, dtype)))
 
 
 def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:
@@ -174,7 +176,7 @@ def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.d
     group: the query heads that share a head of keys and values.
     """
     rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
-    return rule._replace(**_measured(device, decode_key(head_dim, group, dtype)))
+    return rule._replace(**_measured_blocks(device, decode_key(head_dim, group, dtype)))
 
 
 def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
@@ -194,7 +196,7 @@ def grouped_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: t
     """Return the blocks of a grouped product. block_k is the same for all numbers of rows, since it shapes a sum."""
     block_n, num_warps = (64, 4) if block_m == 16 else (128, 8)
     rule = GroupedBlocks(block_n, 128 // dtype.itemsize, num_warps, num_stages=3 if dtype == torch.float32 else 4)
-    return rule._replace(**_measured(device, grouped_key(in_features, block_m, dtype)))
+    return rule._replace(**_measured_blocks(device, grouped_key(in_features, block_m, dtype)))
 
 
 def split_programs(num_groups: int) -> int:
@@ -213,7 +215,7 @@ def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.
     """
     small = head_dim > 128 or dtype == torch.float32
     rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
-    return rule._replace(**_measured(device, prefill_key(head_dim, group, dtype)))
+    return rule._replace(**_measured_blocks(device, prefill_key(head_dim, group, dtype)))
 
 
 def queries_at_once(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> int:
@@ -221,7 +223,7 @@ def queries_at_once(head_dim: int, group: int, dtype: torch.dtype, device: torch
     return prefill_blocks(head_dim, group, dtype, device).block_m // group
 
 
-def _measured(device: torch.device, key: str) -> dict[str, int]:
+def _measured_blocks(device: torch.device, key: str) -> dict[str, int]:
     return _table().get(device_name(device), {}).get(key, {})
 
 

@@ -77,9 +77,9 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         with BenchEngine(config, preload=digests) as engine:
             rig = _Rig(options, Turns(engine, workload, options.prompt_tokens, options.new_tokens), digests)
             if "peer" in options.parts:
-                yield from _beside_peer(rig)
+                yield from _peer_rows(rig)
             if "busy" in options.parts:
-                yield from _beside_others(rig)
+                yield from _busy_rows(rig)
     if "memory" in options.parts:
         memory = measure_memory(config, options.requests, options.prompt_tokens, options.new_tokens)
         yield value_row("9", "MB resident after the start", memory.started / 1e6, Bound(LARGEST_MB))
@@ -98,7 +98,7 @@ def _linears(options: Options) -> Iterator[Row]:
         yield ratio_row("1", f"ms of all products beside a busy process, {number} rows", pairs, Bound(most))
 
 
-def _beside_peer(rig: _Rig) -> Iterator[Row]:
+def _peer_rows(rig: _Rig) -> Iterator[Row]:
     options, turns, digests = rig
     threads = num_threads(options.threads)
     many = f"tokens/s, {options.many} streams over {len(digests)} adapters, beside llama.cpp's base"
@@ -121,7 +121,7 @@ def _beside_peer(rig: _Rig) -> Iterator[Row]:
             yield ratio_row("3", many, found, Bound(1.0, is_least=True))
 
 
-def _beside_others(rig: _Rig) -> Iterator[Row]:
+def _busy_rows(rig: _Rig) -> Iterator[Row]:
     options, turns, _ = rig
     for busy, least in ((1, BUSY_ONE), (len(os.sched_getaffinity(0)), BUSY_EACH)):
         for streams in options.streams:

@@ -98,13 +98,13 @@ class _Table:
             flight.append((following, self._rig.launch(following)))
             self._rig.take(plan, launched)
 
-        seconds = self._timed(step, self._num_steps)
+        seconds = self._seconds_of_steps(step, self._num_steps)
         self._rig.take(*flight.pop())
         return seconds
 
     def awaited(self, sequences: Many[Sequence]) -> list[float]:
         """Return the seconds of each step, launched when the tokens of the one before it are there."""
-        return self._timed(lambda: self._rig.step(decode_plan(sequences)), self._num_steps)
+        return self._seconds_of_steps(lambda: self._rig.step(decode_plan(sequences)), self._num_steps)
 
     def beside(self, sequences: Many[Sequence]) -> Plan:
         """Return a plan of a token for each sequence but the last, and of a prompt with the adapter of the last."""
@@ -114,13 +114,13 @@ class _Table:
 
     def repeated(self, plan: Plan) -> list[float]:
         """Return the seconds of each time that the same step is computed."""
-        return self._timed(lambda: self._rig.runner.run(plan), self._num_steps)
+        return self._seconds_of_steps(lambda: self._rig.runner.run(plan), self._num_steps)
 
     def prefills(self, sequences: Many[Sequence]) -> list[float]:
         plan = Plan([], [Chunk.of(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
-        return self._timed(lambda: self._rig.runner.run(plan), 1)
+        return self._seconds_of_steps(lambda: self._rig.runner.run(plan), 1)
 
-    def _timed(self, step: Callable[[], object], count: int) -> list[float]:
+    def _seconds_of_steps(self, step: Callable[[], object], count: int) -> list[float]:
         seconds = []
         for _ in range(self._sizes.warm_up + count):
             start_s = time.perf_counter()

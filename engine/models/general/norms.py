@@ -33,14 +33,14 @@ def replace_norms(model: nn.Module) -> int:
     count = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            norm = _faster(child)
+            norm = _faster_norm(child)
             if norm is not None:
                 setattr(parent, name, FastNorm(norm))
                 count += 1
     return count
 
 
-def _faster(module: nn.Module) -> RmsNorm | None:
+def _faster_norm(module: nn.Module) -> RmsNorm | None:
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not type(module).__name__.endswith("RMSNorm") or not isinstance(weight, Tensor) or weight.dim() != 1:

@@ -70,7 +70,7 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         for number, length in enumerate(LENGTHS)
     ]
     try:
-        found = _in_pieces(decoder, texts)
+        found = _states_in_pieces(decoder, texts)
         model.set_attn_implementation("eager")
         expected = [model(input_ids=text[None], use_cache=False).logits[0].float() for text in texts]
     except Exception as error:  # whatever a model's code raises where its config contradicts itself
@@ -92,7 +92,7 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         )
 
 
-def _in_pieces(decoder: GeneralDecoder, texts: list[Tensor]) -> list[Tensor]:
+def _states_in_pieces(decoder: GeneralDecoder, texts: list[Tensor]) -> list[Tensor]:
     attention = TextsInTurn(decoder.layers)
     pieces: list[list[Tensor]] = [[] for _ in texts]
     for is_second in (False, True):

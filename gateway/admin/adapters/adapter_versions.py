@@ -125,7 +125,7 @@ class AdapterVersionController(Controller):
                     f"Version {before.version} of '{name}' is the current version. Promote another version first."
                 )
             if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
-                raise _aliased(before, aliases)
+                raise _conflict_of_aliases(before, aliases)
             held = await experiments_of_adapter(conn, adapter.id, before.version)
             check_not_in_experiment(held, f"Version {before.version} of '{name}'")
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
@@ -179,7 +179,7 @@ async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str
     return row
 
 
-def _aliased(row: VersionRow, names: list[str]) -> Conflict:
+def _conflict_of_aliases(row: VersionRow, names: list[str]) -> Conflict:
     shown = ", ".join(f"'{name}'" for name in names[:10])
     return Conflict(
         f"Aliases point at version {row.version} of '{row.name}': {shown}. Move or remove these aliases first."

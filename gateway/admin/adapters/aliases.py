@@ -104,7 +104,7 @@ class AliasController(Controller):
             await claim_name(conn, services, caller.organization_id, project_id, wanted.name)
             adapter_id = await _target(conn, project_id, wanted)
             await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version)
-            made = await _existing(conn, project_id, wanted.name)
+            made = await _existing_alias(conn, project_id, wanted.name)
             await audit.record(conn, audit_author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
 
@@ -122,13 +122,13 @@ class AliasController(Controller):
         check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            before = await _existing(conn, project_id, name)
+            before = await _existing_alias(conn, project_id, name)
             _check_free(before)
             adapter_id = await _target(conn, project_id, wanted)
             if (before.adapter, before.version) == (wanted.adapter, wanted.version) and not before.has_treatment:
                 return before
             await aliases.move_alias(conn, project_id, name, adapter_id, wanted.version)
-            after = await _existing(conn, project_id, name)
+            after = await _existing_alias(conn, project_id, name)
             await audit.record(
                 conn, audit_author(caller), "alias.moved", after.id, project_id=project_id, before=before, after=after
             )
@@ -141,7 +141,7 @@ class AliasController(Controller):
         """Remove an alias."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            before = await _existing(conn, project_id, name)
+            before = await _existing_alias(conn, project_id, name)
             _check_free(before)
             await aliases.remove_alias(conn, project_id, name)
             await audit.record(
@@ -150,7 +150,7 @@ class AliasController(Controller):
         return DeletedAlias(name)
 
 
-async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
+async def _existing_alias(conn: Connection, project_id: str, name: str) -> Alias:
     row = await aliases.find_alias(conn, project_id, name)
     if row is None:
         raise NotFound(f"The project has no alias named '{name}'.", param="name")

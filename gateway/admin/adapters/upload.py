@@ -99,7 +99,7 @@ class _Receiver:
 
     def result(self) -> Uploaded:
         if "name" not in self._fields:
-            raise _missing("name")
+            raise _missing_part("name")
         promote = self._fields.get("promote", b"true").decode(errors="replace")
         if promote not in ("true", "false"):
             raise InvalidRequest(
@@ -114,7 +114,7 @@ class _Receiver:
         if ARCHIVE not in self._files:
             for part in FILE_NAMES:
                 if part not in self._files:
-                    raise _missing(part)
+                    raise _missing_part(part)
         name = self._fields["name"].decode(errors="replace")
         content = self._folder / ARCHIVE if ARCHIVE in self._files else self._folder
         base = self._fields["base"].decode(errors="replace") if "base" in self._fields else None
@@ -140,5 +140,5 @@ class _Receiver:
             )
 
 
-def _missing(part: str) -> InvalidRequest:
+def _missing_part(part: str) -> InvalidRequest:
     return InvalidRequest(f"Missing required parameter: '{part}'.", param=part, code="missing_required_parameter")

@@ -89,7 +89,7 @@ async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
     first = await anext(body)
     name = f"{wanted.file_name}.zip"
     headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-    return Stream(_joined(first, body), media_type=MEDIA_TYPE, headers=headers)
+    return Stream(_prepended(first, body), media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator[bytes]:
@@ -104,7 +104,7 @@ async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator
                     yield chunk
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _prepended(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for chunk in rest:
         yield chunk

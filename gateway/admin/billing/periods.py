@@ -92,14 +92,14 @@ class PeriodController(Controller):
             await lock_organization(conn, caller.organization_id)
             known = await periods.get_period(conn, caller.organization_id, start)
             if known is not None and known.closed_at is not None:
-                return await _closed(conn, caller.organization_id, known)
+                return await _closed_period(conn, caller.organization_id, known)
             try:
                 row = await periods.close_period(conn, caller.organization_id, start)
             except periods.CannotClose as error:
                 raise Conflict(
                     f"The month {period} cannot be closed: {error}.", param="period", code="period_not_closable"
                 ) from None
-            closed = await _closed(conn, caller.organization_id, row)
+            closed = await _closed_period(conn, caller.organization_id, row)
             await audit.record(conn, audit_author(caller), "period.closed", period, after=closed)
             return closed
 
@@ -156,7 +156,7 @@ async def existing_period(conn: Connection, organization_id: str, start: datetim
         )
 
 
-async def _closed(conn: Connection, organization_id: str, row: periods.PeriodRow) -> ClosedPeriod:
+async def _closed_period(conn: Connection, organization_id: str, row: periods.PeriodRow) -> ClosedPeriod:
     without = await projects_without_customer(conn, organization_id, row.start)
     shown = _wire(row, await currency_of(conn, organization_id))
     return ClosedPeriod(*shown, projects_without_customer=[Party(*each) for each in without])

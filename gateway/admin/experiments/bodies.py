@@ -97,8 +97,8 @@ def audited(shown: wire.Experiment) -> wire.Experiment:
     """
     shadow = shown.shadow
     if shadow is not None:
-        shadow = msgspec.structs.replace(shadow, target=_marked(shadow.target))
-    arms = [msgspec.structs.replace(arm, target=_marked(arm.target)) for arm in shown.arms]
+        shadow = msgspec.structs.replace(shadow, target=_with_prompt_digest(shadow.target))
+    arms = [msgspec.structs.replace(arm, target=_with_prompt_digest(arm.target)) for arm in shown.arms]
     return msgspec.structs.replace(shown, arms=arms, shadow=shadow)
 
 
@@ -129,7 +129,7 @@ def _arms(
     defined: definition.Experiment, shown: Sequence[_ShownArm], pinned: Sequence[PinnedArm]
 ) -> list[wire.ExperimentArm]:
     total = sum(arm.weight for arm in defined.arms) or 1
-    serves: list[wire.Served | None] = [_served(arm) for arm in pinned] or [None] * len(shown)
+    serves: list[wire.Served | None] = [_served_wire(arm) for arm in pinned] or [None] * len(shown)
     return [
         wire.ExperimentArm(arm.name, arm.weight, arm.ended, arm.target, served, arm.weight / total)
         for arm, served in zip(shown, serves, strict=True)
@@ -139,10 +139,10 @@ def _arms(
 def _shadow(shown: _ShownShadow | None, pinned: Sequence[PinnedArm]) -> wire.ExperimentShadow | None:
     if shown is None:
         return None
-    return wire.ExperimentShadow(shown.name, shown.target, shown.share, _served(pinned[0]) if pinned else None)
+    return wire.ExperimentShadow(shown.name, shown.target, shown.share, _served_wire(pinned[0]) if pinned else None)
 
 
-def _served(arm: PinnedArm) -> wire.Served:
+def _served_wire(arm: PinnedArm) -> wire.Served:
     model = arm.pool if arm.adapter is None else f"{arm.pool}:{arm.adapter}@{arm.version}"
     return wire.Served(model, arm.pool, arm.adapter, arm.version)
 
@@ -157,7 +157,7 @@ def _stop_reason(row: ExperimentRow) -> wire.StopReason | None:
     )
 
 
-def _marked(target: wire.ExperimentTarget) -> wire.ExperimentTarget:
+def _with_prompt_digest(target: wire.ExperimentTarget) -> wire.ExperimentTarget:
     text = target.defaults.system_prompt
     if text is None:
         return target

@@ -64,7 +64,7 @@ class ExperimentExportController(Controller):
         first = await anext(body)  # an error before the first bytes still has a reply of its own
         disposition = f'attachment; filename="{wanted.file_name}.zip"'
         headers = {"content-disposition": disposition, "cache-control": "no-store"}
-        return Stream(_joined(first, body), media_type=MEDIA_TYPE, headers=headers)
+        return Stream(_prepended(first, body), media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _body(services: AdminServices, wanted: ExperimentExportRequest) -> AsyncIterator[bytes]:
@@ -77,7 +77,7 @@ async def _body(services: AdminServices, wanted: ExperimentExportRequest) -> Asy
                     yield chunk
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _prepended(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for chunk in rest:
         yield chunk

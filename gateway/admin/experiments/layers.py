@@ -40,7 +40,7 @@ class LayerController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             rows = await layers.list_layers(conn, project_id)
-        return page_of_all([_layer(row) for row in rows], query)
+        return page_of_all([_layer_wire(row) for row in rows], query)
 
     @post(status_code=200, opt=needs("experiments.write", body=wire.CreateLayer))
     async def create_experiment_layer(
@@ -56,7 +56,7 @@ class LayerController(Controller):
                 raise Conflict(f"The project already has a layer named '{wanted.name}'.", param="name")
             row = await layers.find_layer(conn, project_id, wanted.name)
             assert row is not None
-            made = _layer(row)
+            made = _layer_wire(row)
             await audit.record(conn, audit_author(caller), "layer.created", made.id, project_id=project_id, after=made)
         return made
 
@@ -73,7 +73,7 @@ class LayerController(Controller):
             if await layers.is_layer_used(conn, project_id, name):
                 raise Conflict(f"Experiments name the layer '{name}'.", param="name")
             await layers.delete_layer(conn, project_id, name)
-            before = _layer(row)
+            before = _layer_wire(row)
             await audit.record(conn, audit_author(caller), "layer.deleted", name, project_id=project_id, before=before)
         return wire.DeletedExperimentLayer(name)
 
@@ -135,7 +135,7 @@ class HoldoutController(Controller):
         return wire.DeletedExperimentHoldout(name)
 
 
-def _layer(row: LayerRow) -> wire.ExperimentLayer:
+def _layer_wire(row: LayerRow) -> wire.ExperimentLayer:
     return wire.ExperimentLayer(
         row.name, row.name, num_free(row.owners), [each.name for each in row.owners], unix_seconds(row.created_at)
     )

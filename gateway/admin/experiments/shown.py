@@ -60,7 +60,7 @@ def comparisons_shown(defined: Experiment, results: Results, scale: Mapping[str,
 
 def judged_shown(defined: Experiment, results: Results, scale: Mapping[str, float]) -> list[wire.JudgedResult]:
     """Return the results of each metric by which people and a judge voted."""
-    return [_judged(defined, each, scale.get(each.metric, 1.0)) for each in results.judged]
+    return [_judged_wire(defined, each, scale.get(each.metric, 1.0)) for each in results.judged]
 
 
 def quantiles_shown(defined: Experiment, results: Results) -> list[wire.QuantileResult]:
@@ -169,7 +169,7 @@ def _comparison(defined: Experiment, each: Comparison, scale: float, *, is_disco
     )
 
 
-def _judged(defined: Experiment, each: JudgedComparison, scale: float) -> wire.JudgedResult:
+def _judged_wire(defined: Experiment, each: JudgedComparison, scale: float) -> wire.JudgedResult:
     arm, control, found = defined.arms[each.arm].name, defined.arms[0].name, each.found
     interval = _bounds(found.effect.interval, scale)
     estimates = [

@@ -84,7 +84,7 @@ async def _resolve(
     """
     by_name = {pool.name: pool for pool in pools}
     if target.model in by_name:
-        return _pinned(by_name[target.model], None, _treatment(None, target))
+        return _pinned_arm(by_name[target.model], None, _treatment(None, target))
     wanted = read_model(target.model, by_name)
     if wanted is None:
         raise BadTarget("the project has no such model")
@@ -93,7 +93,7 @@ async def _resolve(
         own = await _own_version(conn, project_id, wanted.name, wanted.version, lock=lock)
         if by_name[wanted.base].base_digest != own.base_digest:
             raise BadTarget("the adapter was made for another base model")
-        return _pinned(by_name[wanted.base], own, _treatment(None, target))
+        return _pinned_arm(by_name[wanted.base], own, _treatment(None, target))
     alias = await arms.find_alias_target(conn, project_id, wanted.name)
     if alias is None:
         raise BadTarget("the project has no such model")
@@ -105,13 +105,13 @@ async def _resolve(
         pool = next((each for each in pools if each.id == alias.pool_id), None)
         if pool is None:
             raise BadTarget("its base model is not there any more")
-        return _pinned(pool, None, _treatment(alias.treatment, target))
+        return _pinned_arm(pool, None, _treatment(alias.treatment, target))
     own = await _own_version(conn, project_id, alias.adapter, alias.version, lock=lock)
     serving = [each for each in pools if each.base_digest == own.base_digest]
     pool = next((each for each in serving if each.id == alias.pool_id), next(iter(serving), None))
     if pool is None:
         raise BadTarget("no pool that the project may use serves its base model")
-    return _pinned(pool, own, _treatment(alias.treatment, target))
+    return _pinned_arm(pool, own, _treatment(alias.treatment, target))
 
 
 async def _own_version(
@@ -134,7 +134,7 @@ async def _own_version(
     raise BadTarget(f"{what} is not there or not ready")
 
 
-def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment | None) -> PinnedArm:
+def _pinned_arm(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment | None) -> PinnedArm:
     if own is None:
         return PinnedArm(pool_id=pool.id, pool=pool.name, treatment=treatment)
     return PinnedArm(

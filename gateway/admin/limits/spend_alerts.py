@@ -98,7 +98,7 @@ class ProjectSpendAlertController(Controller):
         """Return a spend alert of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _spend_alert_wire(await _existing(conn, caller, project_id, alert_id))
+            return _spend_alert_wire(await _existing_alert(conn, caller, project_id, alert_id))
 
     @post("/{alert_id:str}", status_code=200, opt=needs("limits.write", body=SetSpendAlert))
     async def update_project_spend_alert(
@@ -113,7 +113,7 @@ class ProjectSpendAlertController(Controller):
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            known = await _existing(conn, caller, project_id, alert_id)
+            known = await _existing_alert(conn, caller, project_id, alert_id)
             return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, project_id))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
@@ -123,7 +123,7 @@ class ProjectSpendAlertController(Controller):
         """Delete a spend alert of a project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            await _existing(conn, caller, project_id, alert_id)
+            await _existing_alert(conn, caller, project_id, alert_id)
             await remove_one(conn, caller, project_id, alert_id)
         return DeletedSpendAlert(alert_id, "project.spend_alert.deleted")
 
@@ -155,7 +155,7 @@ class OrganizationSpendAlertController(Controller):
     async def read_spend_alert(self, alert_id: FromPath[str], services: Services, caller: Caller) -> SpendAlert:
         """Return a spend alert of the organization."""
         async with services.database.acquire() as conn:
-            return _spend_alert_wire(await _existing(conn, caller, None, alert_id))
+            return _spend_alert_wire(await _existing_alert(conn, caller, None, alert_id))
 
     @post("/{alert_id:str}", status_code=200, opt=needs("limits.write", body=SetSpendAlert))
     async def update_spend_alert(
@@ -165,7 +165,7 @@ class OrganizationSpendAlertController(Controller):
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            known = await _existing(conn, caller, None, alert_id)
+            known = await _existing_alert(conn, caller, None, alert_id)
             return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, None))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
@@ -175,7 +175,7 @@ class OrganizationSpendAlertController(Controller):
         """Delete a spend alert of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            await _existing(conn, caller, None, alert_id)
+            await _existing_alert(conn, caller, None, alert_id)
             await remove_one(conn, caller, None, alert_id)
         return DeletedSpendAlert(alert_id, "organization.spend_alert.deleted")
 
@@ -197,7 +197,7 @@ async def _create(conn: Connection, wanted: SetSpendAlert, caller: Actor, projec
     return _spend_alert_wire(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
 
 
-async def _existing(conn: Connection, caller: Actor, project_id: str | None, alert_id: str) -> LimitOut:
+async def _existing_alert(conn: Connection, caller: Actor, project_id: str | None, alert_id: str) -> LimitOut:
     found = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
     if found is None or found.id != alert_id:
         raise NotFound(f"There is no spend alert with the id '{alert_id}'.", param="alert_id")

@@ -76,7 +76,7 @@ class ProjectSpendLimitController(Controller):
         """Return the spend limit of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _spend_limit_wire(await _existing(conn, caller.organization_id, project_id))
+            return _spend_limit_wire(await _existing_limit(conn, caller.organization_id, project_id))
 
     @post(status_code=200, opt=needs("limits.write", body=UpdateSpendLimit))
     async def set_project_spend_limit(
@@ -96,7 +96,7 @@ class ProjectSpendLimitController(Controller):
         """Remove the spend limit of a project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            found = await _existing(conn, caller.organization_id, project_id)
+            found = await _existing_limit(conn, caller.organization_id, project_id)
             await remove_one(conn, caller, project_id, found.id)
         return DeletedSpendLimit("project.spend_limit.deleted")
 
@@ -110,7 +110,7 @@ class OrganizationSpendLimitController(Controller):
     async def read_spend_limit(self, services: Services, caller: Caller) -> SpendLimit:
         """Return the spend limit of the organization."""
         async with services.database.acquire() as conn:
-            return _spend_limit_wire(await _existing(conn, caller.organization_id, None))
+            return _spend_limit_wire(await _existing_limit(conn, caller.organization_id, None))
 
     @post(status_code=200, opt=needs("limits.write", body=UpdateSpendLimit))
     async def set_spend_limit(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> SpendLimit:
@@ -126,7 +126,7 @@ class OrganizationSpendLimitController(Controller):
         """Remove the spend limit of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            found = await _existing(conn, caller.organization_id, None)
+            found = await _existing_limit(conn, caller.organization_id, None)
             await remove_one(conn, caller, None, found.id)
         return DeletedSpendLimit("organization.spend_limit.deleted")
 
@@ -145,7 +145,7 @@ async def monthly_cost(
     return None
 
 
-async def _existing(conn: Connection, organization_id: str, project_id: str | None) -> LimitOut:
+async def _existing_limit(conn: Connection, organization_id: str, project_id: str | None) -> LimitOut:
     found = await monthly_cost(conn, organization_id, project_id, hard=True)
     if found is None:
         raise NotFound("No spend limit is set.")

@@ -101,13 +101,13 @@ class AdminKeyController(Controller):
     async def get_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> AdminApiKey:
         """Return an operator's key without its secret."""
         async with services.database.acquire() as conn:
-            return admin_api_key(await _existing(conn, caller.organization_id, key_id))
+            return admin_api_key(await _existing_key(conn, caller.organization_id, key_id))
 
     @delete("/{key_id:str}", status_code=200, opt=needs("admin_keys.write"))
     async def revoke_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> DeletedAdminKey:
         """Revoke an operator's key for good."""
         async with services.database.transaction() as conn:
-            before = await _existing(conn, caller.organization_id, key_id)
+            before = await _existing_key(conn, caller.organization_id, key_id)
             does = await _effective(conn, caller.organization_id, before.scopes, before.owner_user_id)
             check_grant(caller, does)
             if before.revoked_at is None:
@@ -117,7 +117,7 @@ class AdminKeyController(Controller):
         return DeletedAdminKey(key_id)
 
 
-async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys.KeyRow:
+async def _existing_key(conn: Connection, organization_id: str, key_id: str) -> keys.KeyRow:
     row = await keys.get_admin_key(conn, organization_id, key_id)
     if row is None:
         raise NotFound(f"No admin API key has the id '{key_id}'.", param="key_id")

@@ -53,7 +53,7 @@ class KeyStateController(Controller):
             before = await existing_key(conn, project_id, key_id)
             await check_within_own(conn, caller, before.expires_at, before.ip_allow)
             if not await keys.rotate_key(conn, project_id, key_id, public=made.public, sha256=made.sha256, grace=grace):
-                raise _revoked()
+                raise _already_revoked()
             after = await existing_key(conn, project_id, key_id)
             await record_key(conn, caller, "api_key.rotated", before, after)
         return created_key(after, made.secret)
@@ -92,7 +92,7 @@ async def _set_suspended(
         await active_project(conn, caller.organization_id, project_id)
         before = await existing_key(conn, project_id, key_id)
         if before.revoked_at is not None and not suspended:
-            raise _revoked()
+            raise _already_revoked()
         if (before.suspended_at is not None) == suspended:
             return api_key(before)
         await keys.set_key_suspended(conn, project_id, key_id, suspended)
@@ -101,5 +101,5 @@ async def _set_suspended(
         return api_key(after)
 
 
-def _revoked() -> Conflict:
+def _already_revoked() -> Conflict:
     return Conflict("The API key is revoked.", param="key_id", code="api_key_revoked")

@@ -145,7 +145,7 @@ def owned_key(row: KeyRow) -> OwnedKey:
         id=row.id,
         project_id=row.project_id,
         name=row.name,
-        redacted_value=_redacted(row),
+        redacted_value=_redacted_key(row),
         created_at=unix_seconds(row.created_at),
         expires_at=seconds_or_none(row.expires_at),
         revoked_at=seconds_or_none(row.revoked_at),
@@ -158,7 +158,7 @@ def _fields(row: KeyRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
-        "redacted_value": _redacted(row),
+        "redacted_value": _redacted_key(row),
         "scopes": row.scopes,
         "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
         "owner": _owner(row),
@@ -178,7 +178,7 @@ def _project_fields(row: KeyRow) -> dict[str, Any]:
     }
 
 
-def _redacted(row: KeyRow) -> str:
+def _redacted_key(row: KeyRow) -> str:
     return f"{row.public}***"
 
 

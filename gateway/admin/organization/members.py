@@ -91,7 +91,7 @@ class MemberController(Controller):
         """Return a member of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _wire(await _existing(conn, project_id, user_id))
+            return _wire(await _existing_member(conn, project_id, user_id))
 
     @post("/{user_id:str}", status_code=200, opt=needs("members.write", body=ModifyMember))
     async def modify_member(
@@ -113,7 +113,7 @@ class MemberController(Controller):
         """Remove a user from a project, and revoke the API keys that the user owns in the project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            before = await _existing(conn, project_id, user_id)
+            before = await _existing_member(conn, project_id, user_id)
             check_grant(caller, of_project_role(before.role), project_id)
             shown = with_revoked_keys(_wire(before), await members.remove_member(conn, project_id, user_id))
             await audit.record(
@@ -131,12 +131,12 @@ async def _put(
         known = "\0" not in user_id and await users.lock_user(conn, caller.organization_id, user_id)
         if not known and not is_member:
             raise wrong_value("user_id", "the organization has no user with this id")
-        before = await _existing(conn, project_id, user_id) if is_member else None
+        before = await _existing_member(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
         check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)
         await check_may_admit(conn, caller)
         await members.put_member(conn, caller.organization_id, project_id, user_id, role)
-        after = _wire(await _existing(conn, project_id, user_id))
+        after = _wire(await _existing_member(conn, project_id, user_id))
         if before is None or before.role != role:
             event, shown = ("member.updated", _wire(before)) if before else ("member.added", None)
             await audit.record(
@@ -145,7 +145,7 @@ async def _put(
         return after
 
 
-async def _existing(conn: Connection, project_id: str, user_id: str) -> members.MemberRow:
+async def _existing_member(conn: Connection, project_id: str, user_id: str) -> members.MemberRow:
     row = await members.get_member(conn, project_id, user_id)
     if row is None:
         raise NotFound(f"The project has no member with the id '{user_id}'.", param="user_id")

@@ -221,7 +221,7 @@ class PasskeyController(Controller):
         check_name(wanted.name)
         services.logins.check_may_change_factors(await find_login(request, services, caller))
         async with services.database.transaction() as conn:
-            before = _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
+            before = _checked_passkey(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
             after = msgspec.structs.replace(before, name=wanted.name)
             if after != before:
                 await rows.rename_passkey(conn, caller.id, passkey_id, wanted.name)
@@ -242,10 +242,10 @@ class PasskeyController(Controller):
         wanted = await read_body(request, Proof)
         services.logins.check_may_change_factors(await find_login(request, services, caller))
         async with services.database.acquire() as conn:
-            _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
+            _checked_passkey(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
         await services.logins.prove(caller.email or "", wanted.password, wanted.code, client_of(request))
         async with services.database.transaction() as conn:
-            before = _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
+            before = _checked_passkey(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
             await unlock(conn, caller.email or "")
             await rows.remove_passkeys(conn, caller.id, passkey_id)
             await logins.revoke_logins(conn, caller.id, except_id=caller.login_id)
@@ -277,7 +277,7 @@ class UserPasskeyController(Controller):
         async with services.database.transaction() as conn:
             user = await existing_user(conn, caller.organization_id, user_id, lock=True)
             check_grant(caller, of_role(user.role))
-            before = _existing(await rows.lock_passkey(conn, user_id, passkey_id), passkey_id)
+            before = _checked_passkey(await rows.lock_passkey(conn, user_id, passkey_id), passkey_id)
             await rows.remove_passkeys(conn, user_id, passkey_id)
             await logins.revoke_logins(conn, user_id)
             await audit.record(
@@ -289,7 +289,7 @@ class UserPasskeyController(Controller):
 _TIMEOUT_MS = int(LIFETIME.total_seconds() * 1000)
 
 
-def _existing(row: rows.PasskeyRow | None, passkey_id: str) -> rows.PasskeyRow:
+def _checked_passkey(row: rows.PasskeyRow | None, passkey_id: str) -> rows.PasskeyRow:
     if row is None:
         raise NotFound(f"No passkey has the id '{passkey_id}'.", param="passkey_id")
     return row

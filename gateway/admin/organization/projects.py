@@ -223,7 +223,7 @@ async def active_project(conn: Connection, organization_id: str, project_id: str
 async def _modify(services: AdminServices, caller: Actor, project_id: str, wanted: ModifyProject) -> Project:
     async with services.database.transaction() as conn:
         before = await active_project(conn, caller.organization_id, project_id)
-        after = _merged(before, wanted)
+        after = _with_changes(before, wanted)
         if after == before:
             return _wire(before)
         if after.name != before.name and not await projects.rename_project(
@@ -270,7 +270,7 @@ def _retention(row: projects.ProjectRow) -> tuple[bool, int, int]:
     return row.keep_replies, row.store_days, row.log_content_days
 
 
-def _merged(row: projects.ProjectRow, wanted: ModifyProject) -> projects.ProjectRow:
+def _with_changes(row: projects.ProjectRow, wanted: ModifyProject) -> projects.ProjectRow:
     given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
     return msgspec.structs.replace(row, **given)
 

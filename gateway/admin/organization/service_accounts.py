@@ -130,7 +130,7 @@ class ServiceAccountController(Controller):
         """Return a service account."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return _wire(await _existing(conn, project_id, account_id))
+            return _wire(await _existing_account(conn, project_id, account_id))
 
     @delete("/{account_id:str}", status_code=200, opt=needs("keys.write"))
     async def delete_service_account(
@@ -139,7 +139,7 @@ class ServiceAccountController(Controller):
         """Delete a service account and revoke its API keys."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            before = _wire(await _existing(conn, project_id, account_id))
+            before = _wire(await _existing_account(conn, project_id, account_id))
             revoked = await accounts.remove_service_account(conn, project_id, account_id)
             shown = with_revoked_keys(before, revoked)
             await audit.record(
@@ -148,7 +148,7 @@ class ServiceAccountController(Controller):
         return DeletedServiceAccount(account_id)
 
 
-async def _existing(conn: Connection, project_id: str, account_id: str) -> accounts.ServiceAccountRow:
+async def _existing_account(conn: Connection, project_id: str, account_id: str) -> accounts.ServiceAccountRow:
     row = await accounts.get_service_account(conn, project_id, account_id)
     if row is None:
         raise NotFound(f"The project has no service account with the id '{account_id}'.", param="account_id")

@@ -82,7 +82,7 @@ class ExplainController(Controller):
                     document = await _stored_document(conn, found.named.owner_id, found.id, version)
         facts = _facts(asked, found.id, minute)
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
-        explained = _explained(wanted.model, version or 0, planned, project_id, caller)
+        explained = _route_explanation(wanted.model, version or 0, planned, project_id, caller)
         return ModelExplanation(
             wanted.model,
             kind,
@@ -126,7 +126,7 @@ async def _explain(
         document = await _stored_document(conn, owner_id, row.id, version)
     facts = _facts(wanted, row.id, minute)
     planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
-    return _explained(name, version, planned, project_id, caller)
+    return _route_explanation(name, version, planned, project_id, caller)
 
 
 async def _stored_document(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
@@ -169,7 +169,7 @@ def _minute(time: str | None) -> int:
     return int(found[1]) * 60 + int(found[2])
 
 
-def _explained(name: str, version: int, planned: Planned, project_id: str, caller: Actor) -> RouteExplanation:
+def _route_explanation(name: str, version: int, planned: Planned, project_id: str, caller: Actor) -> RouteExplanation:
     plan, facts = planned.plan, planned.facts
 
     def shown(payer: str | None) -> str | None:

@@ -73,7 +73,7 @@ class RouteController(Controller):
                     f"The project already has {MAX_ROUTES} routes, the most there can be. Remove one first."
                 )
             await routes.create_route(conn, project_id, wanted.name, document)
-            made = await _existing(conn, project_id, wanted.name)
+            made = await _existing_route(conn, project_id, wanted.name)
             await audit.record(conn, audit_author(caller), "route.created", made.id, project_id=project_id, after=made)
         return made
 
@@ -84,7 +84,7 @@ class RouteController(Controller):
         """Return a route."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return await _existing(conn, project_id, name)
+            return await _existing_route(conn, project_id, name)
 
     @get("/{name:str}/versions", opt=needs("routes.read", query=LIST_QUERY))
     async def list_route_versions(
@@ -99,7 +99,7 @@ class RouteController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            route = await _existing(conn, project_id, name)
+            route = await _existing_route(conn, project_id, name)
             rows = await routes.list_versions(conn, project_id, route.id)
         return page_of_all([shown_version(row) for row in rows], query)
 
@@ -117,11 +117,11 @@ class RouteController(Controller):
         document = await checked_document(services, wanted, caller, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            before = await _existing(conn, project_id, name)
+            before = await _existing_route(conn, project_id, name)
             if before.document == msgspec.json.decode(document):
                 return before
             await routes.update_route(conn, project_id, before.id, document)
-            after = await _existing(conn, project_id, name)
+            after = await _existing_route(conn, project_id, name)
             await audit.record(
                 conn, audit_author(caller), "route.updated", after.id, project_id=project_id, before=before, after=after
             )
@@ -140,13 +140,13 @@ class RouteController(Controller):
         wanted = await read_body(request, RollBackRoute)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            before = await _existing(conn, project_id, name)
+            before = await _existing_route(conn, project_id, name)
             version = await _version(conn, project_id, before, wanted.version)
             await check_payers(conn, caller, read_document(version.document.encode()))
             if before.version == wanted.version:
                 return before
             await routes.set_version(conn, project_id, before.id, wanted.version)
-            after = await _existing(conn, project_id, name)
+            after = await _existing_route(conn, project_id, name)
             await audit.record(
                 conn,
                 audit_author(caller),
@@ -165,7 +165,7 @@ class RouteController(Controller):
         """Delete a route with its versions."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            before = await _existing(conn, project_id, name)
+            before = await _existing_route(conn, project_id, name)
             await routes.remove_route(conn, project_id, before.id)
             await audit.record(
                 conn, audit_author(caller), "route.deleted", before.id, project_id=project_id, before=before
@@ -173,7 +173,7 @@ class RouteController(Controller):
         return DeletedRoute(name)
 
 
-async def _existing(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
+async def _existing_route(conn: Connection, project_id: str, name: str) -> RoutingPolicy:
     row = await routes.find_route(conn, project_id, name)
     if row is None:
         raise NotFound(f"The project has no route named '{name}'.", param="name")

@@ -94,7 +94,7 @@ class SharedRouteController(Controller):
                 )
             if not await routes.create_shared_route(conn, organization_id, wanted.name, document):
                 raise Conflict(f"A route of the organization has the name '{wanted.name}'.", param="name")
-            made = await _existing(conn, organization_id, wanted.name)
+            made = await _existing_route(conn, organization_id, wanted.name)
             await audit.record(conn, audit_author(caller), "route.created", made.id, after=made)
         return made
 
@@ -102,7 +102,7 @@ class SharedRouteController(Controller):
     async def get_organization_route(self, name: FromPath[str], services: Services, caller: Caller) -> RoutingPolicy:
         """Return a route of the organization."""
         async with services.database.acquire() as conn:
-            return await _existing(conn, caller.organization_id, name)
+            return await _existing_route(conn, caller.organization_id, name)
 
     @get("/{name:str}/versions", opt=needs("routes.read", query=LIST_QUERY))
     async def list_organization_route_versions(
@@ -111,7 +111,7 @@ class SharedRouteController(Controller):
         """List the versions of a route of the organization that are kept, the newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
-            route = await _existing(conn, caller.organization_id, name)
+            route = await _existing_route(conn, caller.organization_id, name)
             rows = await routes.list_versions(conn, caller.organization_id, route.id)
         return page_of_all([shown_version(row) for row in rows], query)
 
@@ -128,11 +128,11 @@ class SharedRouteController(Controller):
         organization_id = caller.organization_id
         async with services.database.transaction() as conn:
             await lock_organization(conn, organization_id)
-            before = await _existing(conn, organization_id, name)
+            before = await _existing_route(conn, organization_id, name)
             if before.document == msgspec.json.decode(document):
                 return before
             await routes.update_route(conn, organization_id, before.id, document)
-            after = await _existing(conn, organization_id, name)
+            after = await _existing_route(conn, organization_id, name)
             await audit.record(conn, audit_author(caller), "route.updated", after.id, before=before, after=after)
         return after
 
@@ -145,7 +145,7 @@ class SharedRouteController(Controller):
         organization_id = caller.organization_id
         async with services.database.transaction() as conn:
             await lock_organization(conn, organization_id)
-            before = await _existing(conn, organization_id, name)
+            before = await _existing_route(conn, organization_id, name)
             version = await routes.find_route_version(conn, organization_id, before.id, wanted.version)
             if version is None:
                 raise wrong_value("version", f"the route '{name}' has no version {wanted.version} that is kept")
@@ -153,7 +153,7 @@ class SharedRouteController(Controller):
             if before.version == wanted.version:
                 return before
             await routes.set_version(conn, organization_id, before.id, wanted.version)
-            after = await _existing(conn, organization_id, name)
+            after = await _existing_route(conn, organization_id, name)
             await audit.record(conn, audit_author(caller), "route.rolled_back", after.id, before=before, after=after)
         return after
 
@@ -162,13 +162,13 @@ class SharedRouteController(Controller):
         """Delete a route of the organization with its versions."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            before = await _existing(conn, caller.organization_id, name)
+            before = await _existing_route(conn, caller.organization_id, name)
             await routes.remove_route(conn, caller.organization_id, before.id)
             await audit.record(conn, audit_author(caller), "route.deleted", before.id, before=before)
         return DeletedRoute(name)
 
 
-async def _existing(conn: Connection, organization_id: str, name: str) -> RoutingPolicy:
+async def _existing_route(conn: Connection, organization_id: str, name: str) -> RoutingPolicy:
     row = await routes.find_route(conn, organization_id, name)
     if row is None:
         raise NotFound(f"The organization has no route named '{name}'.", param="name")

@@ -62,7 +62,7 @@ async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
     organization_id = caller.organization_id
     limits, keys = projects_with(caller, "limits.read"), projects_with(caller, "keys.read")
     adapters, experiments = projects_with(caller, "adapters.read"), projects_with(caller, "experiments.read")
-    found = list(_of_this_gateway(services)) if is_operator else []
+    found = list(_alerts_of_this_gateway(services)) if is_operator else []
     async with services.database.acquire() as conn:
         found += map(_limit_alert, await rows.full_limits(conn, organization_id, limits))
         found += map(_key_alert, await rows.ending_keys(conn, organization_id, keys))
@@ -75,7 +75,7 @@ async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
     return found
 
 
-def _of_this_gateway(services: AdminServices) -> Iterator[Alert]:
+def _alerts_of_this_gateway(services: AdminServices) -> Iterator[Alert]:
     for engine in services.engines():
         if engine.state != "ready":
             yield Alert(

@@ -101,7 +101,7 @@ def why_waiting(ask: LaunchRequest, nodes: Sequence[RayNode], *, on_gpu: bool) -
     on_gpu: True if the engine computes on a GPU.
     """
     wanted = resource_demand(ask, on_gpu=on_gpu)
-    needs = f"it needs {_in_words(wanted)}"
+    needs = f"it needs {_resource_text(wanted)}"
     if not nodes:
         return f"waits for a node of the Ray cluster: none is there, and {needs}"
     labelled = [each for each in nodes if _is_fit(ask, each)]
@@ -112,11 +112,12 @@ def why_waiting(ask: LaunchRequest, nodes: Sequence[RayNode], *, on_gpu: bool) -
     able = nodes_for(ask, nodes, on_gpu=on_gpu)
     if not able:
         most = {name: max(each.resources.get(name, 0.0) for each in labelled) for name in wanted}
-        return f"no node of the Ray cluster has room for it even when empty: {needs}, and the most is {_in_words(most)}"
+        at_most = _resource_text(most)
+        return f"no node of the Ray cluster has room for it even when empty: {needs}, and the most is {at_most}"
     return f"waits for room on the nodes of the Ray cluster: {needs}, which {len(able)} of {len(nodes)} have when empty"
 
 
-def _in_words(resources: Mapping[str, float]) -> str:
+def _resource_text(resources: Mapping[str, float]) -> str:
     names = {CPU: "CPU", GPU: "GPU"}
     parts = [
         f"{gib_text(int(amount))} of memory" if name == MEMORY else f"{amount:g} {names.get(name, name)}"

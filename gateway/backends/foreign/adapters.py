@@ -168,7 +168,7 @@ class ServerAdapters:
         """Unload an adapter, whoever uses it. Raises Overloaded, BackendFailed: when the server does not do so."""
         digest = digest_of(key)
         self._pinned.discard(digest)
-        if self._way is not None and self._way.can_load and digest in (self._ready.keys() | self._listed):
+        if self._way is not None and self._way.can_load and digest in (self._ready.keys() | self._listed_adapters):
             async with self._lock:
                 with self._answers():
                     await self._unload(digest)
@@ -223,13 +223,13 @@ class ServerAdapters:
         return info is None or info.adapters is not None
 
     @property
-    def _listed(self) -> frozenset[str]:
+    def _listed_adapters(self) -> frozenset[str]:
         info = self._info()
         return (info.adapters if info is not None else None) or frozenset()
 
     async def _make_ready(self, digest: str) -> None:
         """Load an adapter if it is not loaded yet, and check that it answers. Raises as `ensure`."""
-        if self._way is None or (not self._way.can_load and self._lists and digest not in self._listed):
+        if self._way is None or (not self._way.can_load and self._lists and digest not in self._listed_adapters):
             raise InvalidRequest("The server that runs this model does not have the adapter.", param="model")
         until_s, error = self._failed.get(digest, (0.0, None))
         if error is not None and time.monotonic() < until_s:

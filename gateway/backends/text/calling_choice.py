@@ -90,7 +90,7 @@ class CallingChoice:
             self._content_text.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
             self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
             if self._content_text.is_stopped:
-                return self._stopped(new)
+                return self._last_piece(new)
         self._num_tokens = delta.num_completion_tokens
         if delta.finish_reason in ("stop", "length"):
             return self._end(delta.finish_reason, new, delta.stop_token_id)
@@ -104,12 +104,12 @@ class CallingChoice:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
         if self._content_text.is_stopped:
-            return self._stopped(new)
+            return self._last_piece(new)
         if self._with_token_ids and stop_token_id is not None:
             new.token_ids.append(stop_token_id)
         return self._piece(new, reason)
 
-    def _stopped(self, new: _New) -> Piece:
+    def _last_piece(self, new: _New) -> Piece:
         self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         return self._piece(new, "stop")
 

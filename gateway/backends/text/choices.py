@@ -57,7 +57,7 @@ class Choice:
         if self._with_token_ids:
             self._new_ids += ids_of(delta)
         if self._detokenizer.finished:
-            return self._stopped(text)
+            return self._last_piece(text)
         if delta.finish_reason in ("stop", "length"):
             return self.end(delta.finish_reason, text)
         tokens = self._release(text) if delta.logprobs is not None else []
@@ -72,7 +72,7 @@ class Choice:
         """
         text += self._detokenizer.finish()
         if self._detokenizer.finished:
-            return self._stopped(text)
+            return self._last_piece(text)
         self.finish_reason = reason
         self._num_shown_chars += len(text)
         tokens = [token for token, _ in self._pending]
@@ -101,7 +101,7 @@ class Choice:
                 self._pending.append((Token(token_id, start, logprobs), end))
         return text
 
-    def _stopped(self, text: str) -> Piece:
+    def _last_piece(self, text: str) -> Piece:
         self.finish_reason = "stop"
         self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         self._num_shown_chars += len(text)

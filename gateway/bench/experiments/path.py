@@ -60,14 +60,14 @@ def _pipeline() -> Pipeline:
     ref = AdapterRef("proj", "bot", 1, "a" * 64)
     adapter = RoutedAdapter("adpt", ref, ref.key, NO_DEFAULTS, cast("Any", None), is_shared=False)
     plain = Route("base:bot", "base:bot", "base", adapter)
-    resolver._remember("proj", plain.id, plain)  # as if it had been looked up
+    resolver._cache_route("proj", plain.id, plain)  # as if it had been looked up
     for number in range(NUM_EXPERIMENTS):
         split = first_split(number.to_bytes(32, "big"), b"l" * 32, range(NUM_BUCKETS), (1, 1))
         name = f"model-{number}"
         route = msgspec.structs.replace(plain, id=name)
         arms = (RoutedArm("control", "base:bot", route), RoutedArm("warm", "base:bot", route))
         experiment = RunningExperiment(f"exp-{number}", f"test-{number}", name, 1, "user", arms, split, b"k" * 32)
-        resolver._remember("proj", name, experiment)
+        resolver._cache_route("proj", name, experiment)
     notes = Notes(cast("Any", None), Counter("lost", "", registry=CollectorRegistry()))
     pools, meter = cast("Any", {"base": _Pool()}), cast("Any", _Meter())
     none = cast("Any", None)

@@ -53,7 +53,7 @@ async def _make_pool(dsn: str, url: str) -> None:
         await serve_at(conn, pool, await add_revision(conn, pool.id, "", settings, driver="openai"), [url])
 
 
-async def _ready(gateway: Connection, request: bytes) -> None:
+async def _await_ready(gateway: Connection, request: bytes) -> None:
     async with asyncio.timeout(READY_S):
         while await gateway.ask(request) != 200:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.1)
@@ -66,7 +66,7 @@ async def _measure(args: argparse.Namespace, installation: Installation, port: i
         direct: post(PATH, "none", _body(1, "Say seven.", stream=True, model="bench")),
         through: post(PATH, key, _body(1, "Say seven.", stream=True, model=POOL)),
     }
-    await _ready(through, short[through])
+    await _await_ready(through, short[through])
     times: dict[Connection, list[float]] = {direct: [], through: []}
     for number in range(args.requests + args.warm_up):
         for connection, request in short.items():

@@ -65,7 +65,7 @@ def running_upstream(folder: Path) -> Iterator[RunningPeer]:
         port = free_port()
         command = (sys.executable, "-m", "gateway.bench.peers.upstream", str(port))
         process = spawn(stack, folder / "upstream.log", command, {})
-        yield _ready(RunningPeer("upstream", port, "none", {}, (process.pid,)))
+        yield _await_ready(RunningPeer("upstream", port, "none", {}, (process.pid,)))
 
 
 @contextmanager
@@ -88,10 +88,10 @@ def running_peer(peer: Peer, peers: Path, folder: Path, upstream: RunningPeer) -
         headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": url}
     with ExitStack() as stack:
         process = spawn(stack, folder / f"{peer.name}.log", command, environ)
-        yield _ready(RunningPeer(peer.name, port, key, headers, (process.pid,)))
+        yield _await_ready(RunningPeer(peer.name, port, key, headers, (process.pid,)))
 
 
-def _ready(peer: RunningPeer) -> RunningPeer:
+def _await_ready(peer: RunningPeer) -> RunningPeer:
     deadline_s = time.monotonic() + STARTUP_S
     url, headers = f"http://127.0.0.1:{peer.port}/v1/chat/completions", {"authorization": f"Bearer {peer.key}"}
     body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "hello"}]}

@@ -71,7 +71,7 @@ def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         [
             (
                 utc(bucket["start_time"]),
-                *_grouped(result, groups, names),
+                *_group_cells(result, groups, names),
                 result["num_model_requests"],
                 result["input_tokens"],
                 result.get("input_cached_tokens", 0),
@@ -95,7 +95,7 @@ def _costs(arguments: argparse.Namespace, client: AdminClient) -> int:
         [
             (
                 utc(bucket["start_time"]),
-                *_grouped(result, groups, names),
+                *_group_cells(result, groups, names),
                 f"{decimal_text(result['amount']['value_nanos'])} {result['amount']['currency']}",
             )
             for bucket in buckets
@@ -134,5 +134,5 @@ def _headings(groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("TENANT" if group == "project_id" else group.removesuffix("_id").upper() for group in groups)
 
 
-def _grouped(result: dict[str, Any], groups: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
+def _group_cells(result: dict[str, Any], groups: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
     return [names.get(result[group], result[group]) for group in groups]

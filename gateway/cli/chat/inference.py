@@ -232,7 +232,7 @@ class InferenceClient:
                 if data and data != line:
                     chunk = _CHUNK.decode(data)
                     if chunk.error is not None:
-                        raise _refused(chunk.error)
+                        raise _refusal_of(chunk.error)
                     yield chunk
         raise ServerUnreachable("the server closed the connection before the end of the answer")
 
@@ -260,7 +260,7 @@ class InferenceClient:
         if error is None:
             raise CommandFailed(f"{self._url} answered with status {reply.status_code} and no error message")
         wait = reply.headers.get("retry-after")
-        raise _refused(error, f"try again in {wait} s" if wait else "")
+        raise _refusal_of(error, f"try again in {wait} s" if wait else "")
 
     def __enter__(self) -> Self:
         return self
@@ -271,6 +271,6 @@ class InferenceClient:
         self._http.close()
 
 
-def _refused(error: _Error, wait: str = "") -> RequestRefused:
+def _refusal_of(error: _Error, wait: str = "") -> RequestRefused:
     advice = _ADVICE.get(error.code or "", wait)
     return RequestRefused(f"{error.message.rstrip('.')}. ({advice})" if advice else error.message, error.code)

@@ -113,7 +113,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.by_age:
             if arguments.as_of is not None:
                 raise CommandFailed("--by-age shows what is known now: leave out --as-of.")
-            return _by_age(
+            return _print_ages(
                 client.get(f"{path}/ages", **({"metric": arguments.metric} if arguments.metric else {})), arguments
             )
         found = client.get(f"{path}/results", **{name: each for name, each in wanted.items() if each is not None})
@@ -129,7 +129,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         print()
         print_table(
             ("BY PEOPLE AND A JUDGE", "ARM", "LABELLED", "JUDGED", "DIFFERENCE", "INTERVAL", "PEOPLE ALONE", "JUDGE"),
-            [_judged(each) for each in found["judged"]],
+            [_judged_row(each) for each in found["judged"]],
         )
     if found["shadow"] is not None:
         print()
@@ -144,7 +144,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _by_age(found: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _print_ages(found: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
@@ -202,7 +202,7 @@ def _effect(each: dict[str, Any]) -> tuple[str, str]:
     return f"{each['effect']:+.4g}", _span(each["interval"])
 
 
-def _judged(each: dict[str, Any]) -> tuple[object, ...]:
+def _judged_row(each: dict[str, Any]) -> tuple[object, ...]:
     both = each["control"], each["treatment"]
     numbers = [" and ".join(f"{estimate[name]:,}" for estimate in both) for name in ("num_labelled", "num_judged")]
     by_judge = f"{each['effect_by_judge']:+.4g}"

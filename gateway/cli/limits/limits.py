@@ -99,7 +99,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(_limit_fields(limit))
     else:
-        print(f"limit {limit['id']}: {_in_words(limit)}")
+        print(f"limit {limit['id']}: {_limit_text(limit)}")
     return 0
 
 
@@ -193,7 +193,7 @@ def _cell(limit: dict[str, Any], column: str) -> object:
     return "cost" if limit[column] == "cost_nanos" else limit[column]
 
 
-def _in_words(limit: dict[str, Any]) -> str:
+def _limit_text(limit: dict[str, Any]) -> str:
     per = "" if limit["window"] == "none" else f" per {limit['window']}"
     kind = "at most" if limit["hard"] else "an alert at"
     return f"{kind} {_cell(limit, 'max')} {_cell(limit, 'unit')}{per}"

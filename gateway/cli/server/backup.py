@@ -113,7 +113,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if postgres is None:
                 dsns = both_dsns(settings)
             else:
-                owner = _started(postgres)
+                owner = _start(postgres)
                 dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
             asyncio.run(
                 restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=print_progress)
@@ -224,7 +224,7 @@ def key_files(settings: Settings) -> tuple[Path, ...]:
     )
 
 
-def _started(postgres: Any) -> str:
+def _start(postgres: Any) -> str:
     dsn: str = postgres.start()
     return dsn
 

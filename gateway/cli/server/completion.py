@@ -100,13 +100,13 @@ def _levels(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, L
         elif action.option_strings:
             level.words.extend(action.option_strings)
             if action.nargs != 0:
-                level.values.update(dict.fromkeys(action.option_strings, _fixed(action)))
+                level.values.update(dict.fromkeys(action.option_strings, _choice_texts(action)))
         else:
-            level.positional.extend(_fixed(action))
+            level.positional.extend(_choice_texts(action))
     yield path, level
     for name, child in below.items():
         yield from _levels(child, f"{path} {name}")
 
 
-def _fixed(action: argparse.Action) -> list[str]:
+def _choice_texts(action: argparse.Action) -> list[str]:
     return [] if action.choices is None or action.type is Path else [str(choice) for choice in action.choices]

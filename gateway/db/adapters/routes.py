@@ -117,7 +117,7 @@ _NAMES = """
 async def find_named(conn: Connection, project_id: str, name: str) -> NamedTarget | None:
     """Return the target of a project's own name; None where there is no such name, or nothing that can be served."""
     row = await conn.fetchrow(_NAMES, project_id, name)
-    return None if row is None else _named(row)
+    return None if row is None else _own_target(row)
 
 
 # A name of a project's own hides the organization's, also one that stands for nothing that can be served.
@@ -133,15 +133,15 @@ _SHARED = """
 async def find_shared(conn: Connection, organization_id: str, project_id: str, name: str) -> NamedTarget | None:
     """Return the organization's route of a name, unless the project itself has the name."""
     row = await conn.fetchrow(_SHARED, organization_id, project_id, name)
-    return None if row is None else _shared(row)
+    return None if row is None else _shared_target(row)
 
 
 async def list_shared(conn: Connection, organization_id: str, project_id: str) -> list[NamedTarget]:
     """Return the organization's routes, the oldest first, without those whose name the project has itself."""
-    return [_shared(row) for row in await conn.fetch(_SHARED, organization_id, project_id, None)]
+    return [_shared_target(row) for row in await conn.fetch(_SHARED, organization_id, project_id, None)]
 
 
-def _shared(row: Any) -> NamedTarget:
+def _shared_target(row: Any) -> NamedTarget:
     policy = NamedPolicy(row["route_id"], row["version"], row["document"])
     return NamedTarget(row["name"], row["created_at"], None, policy=policy, is_shared=True)
 
@@ -149,10 +149,10 @@ def _shared(row: Any) -> NamedTarget:
 async def list_named(conn: Connection, project_id: str) -> list[NamedTarget]:
     """Return all names of a project that stand for something that can be served, oldest first."""
     rows = await conn.fetch(_NAMES, project_id, None)
-    return [named for row in rows if (named := _named(row)) is not None]
+    return [named for row in rows if (named := _own_target(row)) is not None]
 
 
-def _named(row: Any) -> NamedTarget | None:
+def _own_target(row: Any) -> NamedTarget | None:
     name = NamedTarget(row["alias"], row["created_at"], row["treatment"])
     match row["target_kind"]:
         case "version" if row["digest"] is not None:

@@ -261,7 +261,7 @@ async def get_background(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> BackgroundRow | None:
     """Return a background response of a project; None where there is none. allowed: models; None: all."""
-    row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
+    row = await conn.fetchrow(_GET, project_id, response_id, _list_or_none(allowed))
     return BackgroundRow(**row) if row else None
 
 
@@ -282,7 +282,7 @@ async def get_background_request(
 
     allowed: models that the caller's key may use; None: all.
     """
-    row = await conn.fetchrow(_GET_REQUEST, project_id, response_id, _listed(allowed))
+    row = await conn.fetchrow(_GET_REQUEST, project_id, response_id, _list_or_none(allowed))
     return (row["content_key"], row["sealed_request"]) if row else None
 
 
@@ -331,7 +331,7 @@ async def ask_to_cancel(
 
     allowed: models that the caller's key may use; None: all.
     """
-    status: Status | None = await conn.fetchval(_CANCEL, project_id, response_id, _listed(allowed))
+    status: Status | None = await conn.fetchval(_CANCEL, project_id, response_id, _list_or_none(allowed))
     if status is not None:
         await _announce(conn, project_id, response_id)
     return status
@@ -353,7 +353,7 @@ async def delete_background(
 
     allowed: models that the caller's key may use; None: all.
     """
-    model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _listed(allowed))
+    model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _list_or_none(allowed))
     if model is not None:
         await _announce(conn, project_id, response_id)
     return model
@@ -365,7 +365,7 @@ async def _announce(conn: Connection, project_id: str, response_id: str) -> None
     await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", event)
 
 
-def _listed(allowed: Collection[str] | None) -> list[str] | None:
+def _list_or_none(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 

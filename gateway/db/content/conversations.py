@@ -80,7 +80,7 @@ async def get_conversation(
     conn: Connection, project_id: str, conversation_id: str, allowed: Collection[str] | None
 ) -> ConversationRow | None:
     """Return a conversation of a project; None where there is none. allowed: models; None: all."""
-    row = await conn.fetchrow(_GET, project_id, conversation_id, _listed(allowed))
+    row = await conn.fetchrow(_GET, project_id, conversation_id, _list_or_none(allowed))
     return ConversationRow(**row) if row else None
 
 
@@ -130,7 +130,9 @@ async def append_items(
     large. model: the model that made some of the items. allowed: models that the caller's key may use; None: all.
     """
     num_bytes = sum(item.num_bytes for item in items)
-    grown = await conn.fetchrow(_GROW, project_id, conversation_id, _listed(allowed), len(items), num_bytes, model)
+    grown = await conn.fetchrow(
+        _GROW, project_id, conversation_id, _list_or_none(allowed), len(items), num_bytes, model
+    )
     if grown is None:
         return None
     columns = [[getattr(item, name) for item in items] for name in NewItem.__struct_fields__]
@@ -212,7 +214,7 @@ async def delete_conversation(conn: Connection, project_id: str, conversation_id
     return bool(await conn.fetchval(_DELETE, project_id, conversation_id))
 
 
-def _listed(allowed: Collection[str] | None) -> list[str] | None:
+def _list_or_none(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 

@@ -86,7 +86,7 @@ async def get_chat(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> ChatRow | None:
     """Return a stored chat completion of a project; None where there is none. allowed: models; None: all."""
-    row = await conn.fetchrow(_GET, project_id, chat_id, _listed(allowed))
+    row = await conn.fetchrow(_GET, project_id, chat_id, _list_or_none(allowed))
     return ChatRow(**row) if row else None
 
 
@@ -103,7 +103,7 @@ async def get_messages(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> MessagesRow | None:
     """Return the messages of a stored chat completion; None where there is none. allowed: models; None: all."""
-    row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _listed(allowed))
+    row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _list_or_none(allowed))
     return MessagesRow(**row) if row else None
 
 
@@ -183,14 +183,14 @@ async def list_chats(
     await replan(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
     if num_tags:
-        values_tagged = (*values, tags, num_tags, _listed(allowed))
+        values_tagged = (*values, tags, num_tags, _list_or_none(allowed))
         found = await (
             conn.fetch(_LIST_TAGGED_DESC, *values_tagged)
             if order == "desc"
             else conn.fetch(_LIST_TAGGED_ASC, *values_tagged)
         )
     else:
-        values_all = (*values, _listed(allowed))
+        values_all = (*values, _list_or_none(allowed))
         found = await (conn.fetch(_LIST_DESC, *values_all) if order == "desc" else conn.fetch(_LIST_ASC, *values_all))
     ids: list[str] = []
     num_bytes = 0
@@ -215,7 +215,7 @@ async def is_stored(conn: Connection, project_id: str, chat_id: str, allowed: Co
 
     allowed: models that the caller's key may use; None: all.
     """
-    return bool(await conn.fetchval(_EXISTS, project_id, chat_id, _listed(allowed)))
+    return bool(await conn.fetchval(_EXISTS, project_id, chat_id, _list_or_none(allowed)))
 
 
 _SET_METADATA = """
@@ -248,11 +248,11 @@ async def delete_chat(
 
     allowed: models that the caller's key may use; None: all.
     """
-    model: str | None = await conn.fetchval(_DELETE, project_id, chat_id, _listed(allowed))
+    model: str | None = await conn.fetchval(_DELETE, project_id, chat_id, _list_or_none(allowed))
     return model
 
 
-def _listed(allowed: Collection[str] | None) -> list[str] | None:
+def _list_or_none(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 

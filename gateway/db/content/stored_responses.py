@@ -108,7 +108,7 @@ async def get_response(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> ResponseRow | None:
     """Return a stored response of a project; None where there is none. allowed: models; None: all."""
-    row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
+    row = await conn.fetchrow(_GET, project_id, response_id, _list_or_none(allowed))
     return ResponseRow(**row) if row else None
 
 
@@ -147,7 +147,7 @@ async def get_items(
 
     allowed: models that the caller's key may use; None: all.
     """
-    rows = await conn.fetch(_GET_ITEMS, project_id, list(ids), _listed(allowed), max_bytes)
+    rows = await conn.fetch(_GET_ITEMS, project_id, list(ids), _list_or_none(allowed), max_bytes)
     return [ItemsRow(**row) for row in rows]
 
 
@@ -189,7 +189,7 @@ async def get_chain(
 
     allowed: models that the caller's key may use; None: all.
     """
-    found = await conn.fetch(_CHAIN, project_id, response_id, _listed(allowed), max_links, max_bytes)
+    found = await conn.fetch(_CHAIN, project_id, response_id, _list_or_none(allowed), max_links, max_bytes)
     rows = [ItemsRow(*(row[name] for name in ItemsRow.__struct_fields__)) for row in found]
     if not rows or rows[0].parent_id is None:
         return Chain(rows, is_whole=bool(rows), is_cut=False)
@@ -198,7 +198,7 @@ async def get_chain(
 
 
 async def _is_there(conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None) -> bool:
-    return await conn.fetchrow(_GET, project_id, response_id, _listed(allowed)) is not None
+    return await conn.fetchrow(_GET, project_id, response_id, _list_or_none(allowed)) is not None
 
 
 _DELETE = """
@@ -217,11 +217,11 @@ async def delete_response(
 
     allowed: models that the caller's key may use; None: all.
     """
-    model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _listed(allowed))
+    model: str | None = await conn.fetchval(_DELETE, project_id, response_id, _list_or_none(allowed))
     return model
 
 
-def _listed(allowed: Collection[str] | None) -> list[str] | None:
+def _list_or_none(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 

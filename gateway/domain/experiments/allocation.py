@@ -106,7 +106,7 @@ def first_split(
 
     holdout: the holdout that the experiment names; None for none.
     """
-    return Split(seed, layer_seed, _marked(bytes(NUM_BUCKETS), slots, 1), (bucket_table(weights),), holdout=holdout)
+    return Split(seed, layer_seed, _with_epoch(bytes(NUM_BUCKETS), slots, 1), (bucket_table(weights),), holdout=holdout)
 
 
 def with_more_coverage(split: Split, slots: Iterable[int], weights: Sequence[int] | None = None) -> Split:
@@ -119,10 +119,10 @@ def with_more_coverage(split: Split, slots: Iterable[int], weights: Sequence[int
     Raises Conflict: when there are too many epochs.
     """
     if weights is None:
-        return msgspec.structs.replace(split, slots=_marked(split.slots, slots, len(split.tables)))
+        return msgspec.structs.replace(split, slots=_with_epoch(split.slots, slots, len(split.tables)))
     _check_ended(split, weights)
     tables = (*split.tables, rebalanced_table(split.tables[-1], weights))
-    return msgspec.structs.replace(split, slots=_marked(split.slots, slots, _number(tables)), tables=tables)
+    return msgspec.structs.replace(split, slots=_with_epoch(split.slots, slots, _number(tables)), tables=tables)
 
 
 def with_weights(split: Split, weights: Sequence[int], exposed: Exposed) -> Split:
@@ -137,7 +137,7 @@ def with_weights(split: Split, weights: Sequence[int], exposed: Exposed) -> Spli
     _check_ended(split, weights)
     tables = (*split.tables, rebalanced_table(split.tables[-1], weights))
     covered = [slot for slot, epoch in enumerate(split.slots) if epoch]
-    slots = _marked(split.slots, covered, _number(tables))
+    slots = _with_epoch(split.slots, covered, _number(tables))
     return msgspec.structs.replace(split, slots=slots, tables=tables, exposed=exposed, enrolling=True)
 
 
@@ -196,7 +196,7 @@ def _check_ended(split: Split, weights: Sequence[int]) -> None:
             raise InvalidRequest("An arm that has ended has the weight 0.", param=f"arms[{arm}].weight")
 
 
-def _marked(slots: bytes, taken: Iterable[int], epoch: int) -> bytes:
+def _with_epoch(slots: bytes, taken: Iterable[int], epoch: int) -> bytes:
     marked = bytearray(slots)
     for slot in taken:
         marked[slot] = epoch

@@ -232,14 +232,14 @@ class Host(msgspec.Struct, frozen=True):
         """
         if self.is_cluster:
             return ""
-        return _lacking(self.labels, labels)
+        return _lacking_label(self.labels, labels)
 
     def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
         """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none.
 
         excluded: values by the labels' names.
         """
-        return _excluded(self.labels, excluded)
+        return _excluded_label(self.labels, excluded)
 
     def is_left_by(self, address: str, needs: Needs) -> bool:
         """Tell whether a replica that listens at an address must leave the host because of labels or a drain.
@@ -249,7 +249,9 @@ class Host(msgspec.Struct, frozen=True):
         """
         where = host_of_tcp(address)
         node = next((each for each in self.nodes if each.address == where), None)
-        has_wrong = node is not None and (_lacking(node.labels, needs.labels) or _excluded(node.labels, needs.excluded))
+        has_wrong = node is not None and (
+            _lacking_label(node.labels, needs.labels) or _excluded_label(node.labels, needs.excluded)
+        )
         return bool(self.is_drained or self.lacks(needs.labels) or self.has_any(needs.excluded) or has_wrong)
 
     def takes(self, needs: Needs) -> bool:
@@ -268,11 +270,11 @@ class Host(msgspec.Struct, frozen=True):
         return not needs.program or (needs.program in self.programs and not self.is_cluster)
 
 
-def _lacking(has: Mapping[str, str], labels: Mapping[str, str]) -> str:
+def _lacking_label(has: Mapping[str, str], labels: Mapping[str, str]) -> str:
     return next((f"{name}={value}" for name, value in labels.items() if has.get(name) != value), "")
 
 
-def _excluded(has: Mapping[str, str], excluded: Mapping[str, Sequence[str]]) -> str:
+def _excluded_label(has: Mapping[str, str], excluded: Mapping[str, Sequence[str]]) -> str:
     return next((f"{name}={has[name]}" for name, values in excluded.items() if has.get(name) in values), "")
 
 

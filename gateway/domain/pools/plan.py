@@ -248,7 +248,7 @@ class _Plan:
     def _keep(self, number: int) -> None:
         """Start or drain replicas until a number of them run, and replace those that have to leave their hosts."""
         self._drain_excess(number)
-        managed = self._managed(number)
+        managed = self._managed_replicas(number)
         staying = [each for each in managed if not each.replace]
         leaving = sorted((each for each in managed if each.replace), key=lambda each: each.state != "ready")
         num_ready = sum(each.state == "ready" for each in staying)
@@ -271,7 +271,7 @@ class _Plan:
 
     def _drain_excess(self, number: int) -> None:
         """Drain the replicas beyond the number that shall run: first those that do not serve, then the youngest."""
-        staying = [each for each in self._managed(number) if not each.replace]
+        staying = [each for each in self._managed_replicas(number) if not each.replace]
         excess = len(staying) - self._pool.num_replicas
         for each in _worst_first(staying)[: max(excess, 0)]:
             self._drain(each, "fewer replicas are wanted")
@@ -307,7 +307,7 @@ class _Plan:
             self._drain_excess(pool.revision)
         self._drain_excess(wanted.revision)
         live = self._live(wanted.revision)
-        missing = pool.num_replicas - len(self._managed(wanted.revision))
+        missing = pool.num_replicas - len(self._managed_replicas(wanted.revision))
         num_created = self._create(wanted, missing)
         num_ready = sum(each.state == "ready" for each in live)
         waiting = [each for each in live if each.full_s > FULL_S]
@@ -320,7 +320,7 @@ class _Plan:
             if num_ready + len(old) >= pool.num_replicas:
                 self._make_room_in_cluster(old, live)
         elif not live and is_full:
-            old = [] if pool.revision is None else self._managed(pool.revision)
+            old = [] if pool.revision is None else self._managed_replicas(pool.revision)
             if self._make_room(old, wanted.needs) or not self._room.has_hosts:
                 return
             if _fewest_to_leave(pool, old, wanted.needs.later(), self._room_after_drains()) is None:
@@ -390,7 +390,7 @@ class _Plan:
             if each.state in LIVE and number in (None, each.revision) and each.id not in self._drained
         ]
 
-    def _managed(self, number: int) -> list[Replica]:
+    def _managed_replicas(self, number: int) -> list[Replica]:
         return [each for each in self._live(number) if each.place is not None]
 
     def _drain(self, replica: Replica, why: str) -> None:

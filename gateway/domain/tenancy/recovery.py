@@ -18,7 +18,7 @@ MAX_CHARS = 40
 
 def new_codes() -> list[str]:
     """Return new codes as they are shown, in groups of letters and digits."""
-    return [_grouped(base64.b32encode(secrets.token_bytes(NUM_BYTES)).decode().lower()) for _ in range(NUM_CODES)]
+    return [_in_groups(base64.b32encode(secrets.token_bytes(NUM_BYTES)).decode().lower()) for _ in range(NUM_CODES)]
 
 
 def digest(code: str) -> bytes:
@@ -26,5 +26,5 @@ def digest(code: str) -> bytes:
     return hashlib.sha256("".join(filter(str.isalnum, code)).lower().encode()).digest()
 
 
-def _grouped(code: str) -> str:
+def _in_groups(code: str) -> str:
     return "-".join(code[first : first + GROUP_CHARS] for first in range(0, len(code), GROUP_CHARS))

@@ -93,9 +93,9 @@ def _check_fields(message: ChatMessage, path: str) -> None:
         if message.role != role and getattr(message, field) not in (None, []):
             raise invalid_field(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
     if message.audio is not None:
-        raise _unsupported(f"{path}.audio", "Audio is not supported with this model.")
+        raise _unsupported_field(f"{path}.audio", "Audio is not supported with this model.")
     if message.annotations:
-        raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
+        raise _unsupported_field(f"{path}.annotations", "Annotations are not supported with this model.")
     if message.role == "function" and message.name is None:
         raise missing_field(f"{path}.name")
     if message.role == "tool" and message.tool_call_id is None:
@@ -125,7 +125,7 @@ def _check_answered(unanswered: dict[str, str], path: str) -> None:
 
 def _call(call: ToolCallParam, path: str) -> dict[str, Any]:
     if call.type != "function" or call.custom is not None:
-        raise _unsupported(f"{path}.type", "Calls of custom tools are not supported.")
+        raise _unsupported_field(f"{path}.type", "Calls of custom tools are not supported.")
     if call.function is None:
         raise missing_field(f"{path}.function")
     return _function(call.id, call.function, f"{path}.function")
@@ -174,14 +174,14 @@ def _content_text(message: ChatMessage, path: str) -> str:
 def _part(part: ContentPart, path: str, role: str) -> str:
     is_refusal = part.type == "refusal" and role == "assistant"
     if part.type != "text" and not is_refusal:
-        raise _unsupported(f"{path}.type", f"Content parts of the type '{part.type}' are not supported.")
+        raise _unsupported_field(f"{path}.type", f"Content parts of the type '{part.type}' are not supported.")
     if part.prompt_cache_breakpoint is not None:
-        raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
+        raise _unsupported_field(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
     text = part.refusal if is_refusal else part.text
     if text is None:
         raise missing_field(f"{path}.{part.type}")
     return text
 
 
-def _unsupported(param: str, message: str) -> InvalidRequest:
+def _unsupported_field(param: str, message: str) -> InvalidRequest:
     return InvalidRequest(message, param=param, code="unsupported_value")

@@ -62,7 +62,7 @@ def requested_tools(
                 param="functions" if functions else "function_call",
                 code="invalid_parameter_combination",
             )
-        return _of_functions(functions or [], function_choice)
+        return _tools_of_functions(functions or [], function_choice)
     known = [_function_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
     check_unique(known, "tools", ".function.name")
     if not known and choice not in (None, "none", "auto"):
@@ -75,11 +75,11 @@ def requested_tools(
         must_call=choice == "required",
         max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
     )
-    return _chosen(use, choice) if isinstance(choice, ToolChoiceParam) else RequestedTools(use)
+    return _chosen_tools(use, choice) if isinstance(choice, ToolChoiceParam) else RequestedTools(use)
 
 
-def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | None) -> RequestedTools:
-    known = [_of_function(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
+def _tools_of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | None) -> RequestedTools:
+    known = [_tool_of_function(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
     check_unique(known, "functions", ".name")
     if not known and choice not in (None, "none", "auto"):
         raise invalid_field("'function_call' needs 'functions'.", "function_call")
@@ -92,7 +92,7 @@ def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | 
     return RequestedTools(msgspec.structs.replace(use, must_call=True), is_legacy=True, is_named=True)
 
 
-def _chosen(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
+def _chosen_tools(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
     path = f"tool_choice.{choice.type}"
     if choice.type == "custom":
         raise InvalidRequest("Custom tools are not supported.", param="tool_choice.type", code="unsupported_value")
@@ -120,8 +120,8 @@ def _function_tool(tool: ToolParam, path: str) -> Tool:
         raise invalid_field(f"'{path}.custom' does not belong to the type 'function'.", f"{path}.custom")
     if tool.function is None:
         raise missing_field(f"{path}.function")
-    return _of_function(tool.function, f"{path}.function.parameters")
+    return _tool_of_function(tool.function, f"{path}.function.parameters")
 
 
-def _of_function(function: FunctionObject | LegacyFunction, path: str) -> Tool:
+def _tool_of_function(function: FunctionObject | LegacyFunction, path: str) -> Tool:
     return make_tool(function.name, function.description, function.parameters, path)

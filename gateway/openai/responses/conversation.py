@@ -287,22 +287,22 @@ def _item(given: InputItem, path: str, id: str) -> Item:
     status = given.status or "completed"
     match given.type:
         case "message":
-            role = _required(given.role, f"{path}.role")
+            role = _required_field(given.role, f"{path}.role")
             content = _content(given, path)
             if given.phase is None:
                 return MessageItem(id, status, cast("Any", role), content)
             return MessageItem(id, status, cast("Any", role), content, given.phase)
         case "function_call":
-            arguments = _required(given.arguments, f"{path}.arguments")
+            arguments = _required_field(given.arguments, f"{path}.arguments")
             return FunctionCallItem(id, status, *_call_id_and_name(given, path), arguments, given.namespace or UNSET)
         case "custom_tool_call":
-            text = _required(given.input, f"{path}.input")
+            text = _required_field(given.input, f"{path}.input")
             return CustomToolCallItem(id, status, *_call_id_and_name(given, path), text, given.namespace or UNSET)
         case "reasoning":
             return _reasoning(given, path, id)
         case "compaction":
-            return CompactionItem(id, _required(given.encrypted_content, f"{path}.encrypted_content"))
-    call_id = _required(given.call_id, f"{path}.call_id")
+            return CompactionItem(id, _required_field(given.encrypted_content, f"{path}.encrypted_content"))
+    call_id = _required_field(given.call_id, f"{path}.call_id")
     if given.output is None:
         raise missing_field(f"{path}.output")
     output = given.output if isinstance(given.output, str) else _texts(given.output, f"{path}.output")
@@ -315,17 +315,17 @@ def _check_fields(given: InputItem, path: str) -> None:
     for field, types in _FIELDS.items():
         if given.type not in types and getattr(given, field) is not None:
             if not types:
-                raise _unsupported(f"{path}.{field}", f"'{path}.{field}' is not supported.")
+                raise _unsupported_field(f"{path}.{field}", f"'{path}.{field}' is not supported.")
             raise invalid_field(
                 f"'{path}.{field}' does not belong to items of the type '{given.type}'.", f"{path}.{field}"
             )
 
 
 def _call_id_and_name(given: InputItem, path: str) -> tuple[str, str]:
-    return _required(given.call_id, f"{path}.call_id"), _required(given.name, f"{path}.name")
+    return _required_field(given.call_id, f"{path}.call_id"), _required_field(given.name, f"{path}.name")
 
 
-def _required(value: str | None, path: str) -> str:
+def _required_field(value: str | None, path: str) -> str:
     if value is None:
         raise missing_field(path)
     return value
@@ -344,21 +344,21 @@ def _content(given: InputItem, path: str) -> list[InputText | OutputText | Refus
 
 def _part(part: InputPart, path: str, *, is_assistant: bool) -> InputText | OutputText | Refusal:
     if part.type == "refusal" and is_assistant:
-        return Refusal(_required(part.refusal, f"{path}.refusal"))
+        return Refusal(_required_field(part.refusal, f"{path}.refusal"))
     if part.type == "input_text" or (part.type == "output_text" and is_assistant):
         text = _text(part, path)
         return OutputText(text) if is_assistant else InputText(text)
     if part.type in ("input_image", "input_file", "input_audio"):
-        raise _unsupported(f"{path}.type", f"Content of the type '{part.type}' is not supported with this model.")
+        raise _unsupported_field(f"{path}.type", f"Content of the type '{part.type}' is not supported with this model.")
     raise invalid_field(f"Content of the type '{part.type}' does not belong to this item.", f"{path}.type")
 
 
 def _text(part: InputPart, path: str) -> str:
     if part.prompt_cache_breakpoint is not None:
-        raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
+        raise _unsupported_field(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
     if part.annotations:
-        raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
-    return _required(part.text, f"{path}.text")
+        raise _unsupported_field(f"{path}.annotations", "Annotations are not supported with this model.")
+    return _required_field(part.text, f"{path}.text")
 
 
 def _texts(parts: Sequence[InputPart], path: str) -> list[InputText]:
@@ -375,17 +375,18 @@ def _reasoning(given: InputItem, path: str, id: str) -> ReasoningItem:
     if isinstance(given.content, str):
         raise invalid_field(f"'{path}.content' must be a list of parts.", f"{path}.content")
     content = [
-        ReasoningText(_of_type(part, "reasoning_text", f"{path}.content[{place}]")) for place, part in enumerate(parts)
+        ReasoningText(_text_of_type(part, "reasoning_text", f"{path}.content[{place}]"))
+        for place, part in enumerate(parts)
     ]
     summary = [
-        SummaryText(_of_type(part, "summary_text", f"{path}.summary[{place}]"))
+        SummaryText(_text_of_type(part, "summary_text", f"{path}.summary[{place}]"))
         for place, part in enumerate(given.summary or ())
     ]
     sealed = UNSET if given.encrypted_content is None else given.encrypted_content
     return ReasoningItem(id, given.status or "completed", summary, content, sealed)
 
 
-def _of_type(part: InputPart, wanted: str, path: str) -> str:
+def _text_of_type(part: InputPart, wanted: str, path: str) -> str:
     if part.type != wanted:
         raise invalid_field(f"'{path}.type' must be '{wanted}', not '{part.type}'.", f"{path}.type")
     return _text(part, path)
@@ -396,5 +397,5 @@ def _joined(parts: Sequence[InputText | OutputText | Refusal]) -> str:
     return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in parts)
 
 
-def _unsupported(param: str, message: str) -> InvalidRequest:
+def _unsupported_field(param: str, message: str) -> InvalidRequest:
     return InvalidRequest(message, param=param, code="unsupported_value")

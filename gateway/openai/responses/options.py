@@ -72,9 +72,9 @@ def check_reasoning(reasoning: ReasoningOptions | None) -> None:
     if reasoning is None:
         return
     if reasoning.mode not in (None, "standard"):
-        raise _unsupported("reasoning.mode", "standard")
+        raise _unsupported_value("reasoning.mode", "standard")
     if reasoning.context not in (None, "auto"):
-        raise _unsupported("reasoning.context", "auto")
+        raise _unsupported_value("reasoning.context", "auto")
 
 
 def shows_logprobs(wire: CreateResponse) -> bool:
@@ -210,7 +210,7 @@ def _format_shown(wanted: TextFormat | None) -> dict[str, Any]:
     return shown | {"strict": wanted.strict is not False}
 
 
-def _unsupported(param: str, only: str) -> InvalidRequest:
+def _unsupported_value(param: str, only: str) -> InvalidRequest:
     return InvalidRequest(
         f"The field '{param}' is not supported with this model. The value must be '{only}'.",
         param=param,

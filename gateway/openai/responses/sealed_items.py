@@ -44,7 +44,7 @@ class SealedItems:
         Raises InvalidRequest: when the content was not sealed here for this project, kind and base; the words are
         always the same.
         """
-        found = self._opened(encrypted, _place(project_id, base, kind))
+        found = self._decrypted(encrypted, _place(project_id, base, kind))
         if found is None:
             raise InvalidRequest(
                 f"'{path}' could not be verified: it was not made by this server for this project and this base model, "
@@ -54,7 +54,7 @@ class SealedItems:
             )
         return found
 
-    def _opened(self, encrypted: str, place: Place) -> str | None:
+    def _decrypted(self, encrypted: str, place: Place) -> str | None:
         if len(encrypted) > MAX_SEALED_CHARS:
             return None
         try:

@@ -84,12 +84,12 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
         max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
     )
     if isinstance(choice, ResponseToolChoice):
-        chosen, shown_choice = _chosen(use, choice, custom)
+        chosen, shown_choice = _chosen_tools(use, choice, custom)
         return ResponseTools(chosen, custom, namespaces, shown, shown_choice)
     return ResponseTools(use, custom, namespaces, shown, "required" if choice == "required" else "auto")
 
 
-def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) -> tuple[ToolUse, ToolChoiceShown]:
+def _chosen_tools(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) -> tuple[ToolUse, ToolChoiceShown]:
     if choice.type == "allowed_tools":
         if choice.name is not None:
             raise invalid_field("'tool_choice.name' does not belong to the type 'allowed_tools'.", "tool_choice.name")

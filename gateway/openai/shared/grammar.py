@@ -65,7 +65,7 @@ def requested_grammar(
 
     Raises InvalidRequest: when several fields ask for a grammar, or a field is wrong.
     """
-    by_format = _of_format(response_format) if response_format is not None else None
+    by_format = _grammar_of_format(response_format) if response_format is not None else None
     if structured_outputs is None:
         is_schema = response_format is not None and by_format is not None and by_format.kind == "json_schema"
         field = "response_format.json_schema.schema" if is_schema else "response_format"
@@ -76,7 +76,7 @@ def requested_grammar(
             param="structured_outputs",
             code="invalid_parameter_combination",
         )
-    grammar = _of_structured(structured_outputs)
+    grammar = _grammar_of_structured(structured_outputs)
     (kind,) = _given_fields(structured_outputs)
     return grammar, f"structured_outputs.{kind}"
 
@@ -96,7 +96,7 @@ def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
         )
 
 
-def _of_format(wanted: ResponseFormat) -> Grammar | None:
+def _grammar_of_format(wanted: ResponseFormat) -> Grammar | None:
     if wanted.type == "json_schema" and wanted.json_schema is None:
         raise missing_field("response_format.json_schema")
     if wanted.type != "json_schema" and wanted.json_schema is not None:
@@ -117,7 +117,7 @@ def _given_fields(wanted: StructuredOutputs) -> list[str]:
     return [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
 
 
-def _of_structured(wanted: StructuredOutputs) -> Grammar:
+def _grammar_of_structured(wanted: StructuredOutputs) -> Grammar:
     for field in wanted.__struct_fields__:
         if field not in _KINDS and getattr(wanted, field):
             raise InvalidRequest(

@@ -53,10 +53,10 @@ def read_listing(
             name = name[:MAX_SHOWN]
             raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
         if name in seen:
-            raise _wrong(name, "the parameter was given twice")
+            raise _invalid_value(name, "the parameter was given twice")
         seen.add(name)
         if "\0" in name + value:
-            raise _wrong(name, "it must not hold a null character")
+            raise _invalid_value(name, "it must not hold a null character")
         match kind:
             case "limit":
                 asked.limit = _limit(value, max_limit)
@@ -72,14 +72,14 @@ def read_listing(
                 assert pair is not None
                 asked.metadata[pair["key"]] = value
     if len(asked.metadata) > MAX_PAIRS:
-        raise _wrong("metadata", f"there are at most {MAX_PAIRS} pairs")
+        raise _invalid_value("metadata", f"there are at most {MAX_PAIRS} pairs")
     return asked
 
 
 def _limit(value: str, max_limit: int) -> int:
     is_number = value.isascii() and value.isdigit() and len(value) <= len(str(max_limit))
     if not (is_number and 1 <= int(value) <= max_limit):
-        raise _wrong("limit", f"it must be a number from 1 to {max_limit}")
+        raise _invalid_value("limit", f"it must be a number from 1 to {max_limit}")
     return int(value)
 
 
@@ -87,8 +87,8 @@ def _order(value: str) -> Literal["asc", "desc"]:
     match value:
         case "asc" | "desc":
             return value
-    raise _wrong("order", "it must be 'asc' or 'desc'")
+    raise _invalid_value("order", "it must be 'asc' or 'desc'")
 
 
-def _wrong(name: str, why: str) -> InvalidRequest:
+def _invalid_value(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid value for '{name}': {why}.", param=name, code="invalid_value")

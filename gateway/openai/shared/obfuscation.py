@@ -39,10 +39,10 @@ class Obfuscated(Generic[T]):
         return self._all_padded(self._encoder.end())
 
     def _all_padded(self, events: bytes) -> bytes:
-        return b"".join(_padded(each, self._empty_size) for each in events.split(_END)[:-1])
+        return b"".join(_with_padding(each, self._empty_size) for each in events.split(_END)[:-1])
 
 
-def _padded(event: bytes, empty_size: int) -> bytes:
+def _with_padding(event: bytes, empty_size: int) -> bytes:
     if not event.endswith(b"}"):
         return event + _END  # [DONE]
     return b'%b,"obfuscation":"%b"}%b' % (event[:-1], padding(len(event) - empty_size).encode(), _END)

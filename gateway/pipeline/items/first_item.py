@@ -52,14 +52,14 @@ async def await_first_item(
         await asyncio.gather(first, return_exceptions=True)
         await source.aclose()
         raise
-    return _resumed(first.result(), source)
+    return _first_and_rest(first.result(), source)
 
 
 async def _next(source: Source) -> Item | Restarted:
     return await anext(source)
 
 
-async def _resumed(first: Item | Restarted, source: Source) -> Source:
+async def _first_and_rest(first: Item | Restarted, source: Source) -> Source:
     async with aclosing(source) as items:
         yield first
         async for item in items:

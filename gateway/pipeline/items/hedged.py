@@ -76,7 +76,7 @@ async def generate_hedged(
 
         source = generate_items(
             pool,
-            _numbered(generation, start),
+            _with_attempt(generation, start),
             budget,
             on_unanswered,
             may_restart=may_restart,
@@ -150,6 +150,6 @@ async def _next(source: AsyncGenerator[Item | Restarted]) -> Item | Restarted:
     return await anext(source)
 
 
-def _numbered(generation: Generation, attempt: int) -> Generation:
+def _with_attempt(generation: Generation, attempt: int) -> Generation:
     request = msgspec.structs.replace(generation.request, attempt=attempt)
     return msgspec.structs.replace(generation, request=request)

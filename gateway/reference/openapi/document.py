@@ -47,7 +47,7 @@ def document(app: Litestar) -> dict[str, Any]:
     schema_of, components = schemas_of([ErrorBody, *_kinds(found)])
     paths: dict[str, dict[str, Any]] = {}
     for each in found:
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, schema_of)
+        paths.setdefault(each.path, {})[each.method.lower()] = _description_of(each, schema_of)
     tags = {tag_of(each.path) for each in found}
     return {
         "openapi": "3.1.0",
@@ -72,7 +72,7 @@ def _kinds(found: Iterable[Operation]) -> Iterator[Any]:
         yield from (kind for kind in kinds if kind is not None)
 
 
-def _described(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+def _description_of(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     summary, _, description = each.doc.partition("\n\n")
     described: dict[str, Any] = {
         "operationId": each.name,

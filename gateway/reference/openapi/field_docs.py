@@ -21,23 +21,23 @@ def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """
     by_name: dict[str, str] = {}
     for each in reversed(struct.__mro__):
-        by_name |= _of_module(each.__module__).get(each.__qualname__, {})
+        by_name |= _docs_of_module(each.__module__).get(each.__qualname__, {})
     encoded = {each.name: each.encode_name for each in msgspec.structs.fields(struct)}
     return {encoded[name]: text for name, text in by_name.items() if name in encoded}
 
 
 @functools.cache
-def _of_module(name: str) -> dict[str, dict[str, str]]:
+def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
     """Return the docstrings of the fields of each top-level class of a module; none where there is no source."""
     try:
         source = inspect.getsource(sys.modules[name])
     except (OSError, TypeError):
         return {}
     classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    return {each.name: _of_class(each) for each in classes}
+    return {each.name: _docs_of_class(each) for each in classes}
 
 
-def _of_class(node: ast.ClassDef) -> dict[str, str]:
+def _docs_of_class(node: ast.ClassDef) -> dict[str, str]:
     found = {}
     for field, below in pairwise(node.body):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):

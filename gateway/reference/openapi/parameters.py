@@ -23,10 +23,10 @@ DESCRIPTIONS = {
 
 def parameters(each: Operation) -> list[dict[str, Any]]:
     """Return the parameters of an operation."""
-    return [*_of_path(each), *_of_query(each), *_of_headers(each)]
+    return [*_path_parameters(each), *_query_parameters(each), *_header_parameters(each)]
 
 
-def _of_path(each: Operation) -> Iterator[dict[str, Any]]:
+def _path_parameters(each: Operation) -> Iterator[dict[str, Any]]:
     for name in each.params:
         words = name.removesuffix("_id").replace("_", " ")
         description = f"Id of the {words}." if name.endswith("_id") else f"The {words}."
@@ -39,7 +39,7 @@ def _of_path(each: Operation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _of_query(each: Operation) -> Iterator[dict[str, Any]]:
+def _query_parameters(each: Operation) -> Iterator[dict[str, Any]]:
     known = QUERY | dict(each.shape.query)
     for name in each.access.query if each.access is not None else each.shape.query:
         described: dict[str, Any] = {"name": name, "in": "query", "schema": known.get(name, {"type": "string"})}
@@ -52,7 +52,7 @@ def _of_query(each: Operation) -> Iterator[dict[str, Any]]:
         yield described
 
 
-def _of_headers(each: Operation) -> Iterator[dict[str, Any]]:
+def _header_parameters(each: Operation) -> Iterator[dict[str, Any]]:
     for name in each.access.headers if each.access is not None else ():
         yield {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
     if each.shape.is_billed:

@@ -121,7 +121,7 @@ def _success_reply(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
         content["application/json"]["example"] = each.shape.example.reply
     if each.shape.event is not None:
         content[STREAM] = {"schema": event_schema(each.shape, schema_of)}
-    content |= {media: {"schema": _of_media(media)} for media in each.shape.media}
+    content |= {media: {"schema": _schema_of_media(media)} for media in each.shape.media}
     described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:
         described["headers"] |= headers.references(
@@ -130,7 +130,7 @@ def _success_reply(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     return described
 
 
-def _of_media(media: str) -> dict[str, Any]:
+def _schema_of_media(media: str) -> dict[str, Any]:
     return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}
 
 

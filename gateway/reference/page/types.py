@@ -36,7 +36,7 @@ def type_words(schema: JsonSchema) -> list[TypePart]:
         return _values(schema.get("enum", [schema.get("const")]))
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return list(_joined([type_words(each) for each in schema[choice]]))
+            return list(_alternatives([type_words(each) for each in schema[choice]]))
     match schema.get("type"):
         case "array":
             return [TypePart(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *type_words(schema.get("items", {}))]
@@ -70,7 +70,7 @@ def shown_name(name: str) -> str:
     return f"{head} of {rest.rstrip('_')}" if rest else name
 
 
-def _joined(choices: list[list[TypePart]]) -> Iterator[TypePart]:
+def _alternatives(choices: list[list[TypePart]]) -> Iterator[TypePart]:
     for place, choice in enumerate(choices):
         if place:
             yield TypePart(" or ")
@@ -80,7 +80,7 @@ def _joined(choices: list[list[TypePart]]) -> Iterator[TypePart]:
 def _values(values: list[Any]) -> list[TypePart]:
     shown = [[TypePart(json.dumps(value), is_value=True)] for value in values[:MANY_VALUES]]
     more = len(values) - len(shown)
-    return [*_joined(shown), *([TypePart(f" and {more} more")] if more else [])]
+    return [*_alternatives(shown), *([TypePart(f" and {more} more")] if more else [])]
 
 
 def _length(schema: JsonSchema) -> str:

@@ -115,7 +115,7 @@ def _operation(method: str, path: str, operation: dict[str, Any], document: Mapp
     json_body = content.get("application/json")
     body, fields = None, []
     if json_body is not None:
-        component = _resolved(json_body["schema"], document)
+        component = _resolve_reference(json_body["schema"], document)
         body = json_body["example"] if "example" in json_body else example(json_body["schema"], document)
         fields = list(_fields(component))
     client_method = operation.get("x-client-method", "")
@@ -183,7 +183,7 @@ def _fields(schema: dict[str, Any]) -> Iterator[Field]:
         yield Field(name, type_words(shown), name in required, default, each.get("description", ""))
 
 
-def _resolved(schema: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_reference(schema: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
     if "$ref" not in schema:
         return schema
     found: dict[str, Any] = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]

@@ -68,7 +68,7 @@ def quantize_reference(x: Tensor, stretch: int) -> Float8Rows:
     return Float8Rows(scaled.flatten(1)[:, :num_inputs].contiguous().to(torch.float8_e4m3fn), scales)
 
 
-def _dequantized(numbers: Tensor, scales: Tensor, rows: int, stretch: int) -> Tensor:
+def _dequantized_rows(numbers: Tensor, scales: Tensor, rows: int, stretch: int) -> Tensor:
     outputs, inputs = numbers.shape
     of_rows = scales.repeat_interleave(rows, 0)[:outputs]
     return numbers.float() * of_rows.repeat_interleave(stretch or inputs, 1)[:, :inputs]
@@ -79,8 +79,8 @@ def float8_linear_reference(rows: Float8Rows, weight: Float8Weight, bias: Tensor
 
     bias: [O]; None without one.
     """
-    x = rows.numbers.float() if rows.scales is None else _dequantized(rows.numbers, rows.scales, 1, weight.stretch)
-    out = x @ _dequantized(*weight).T
+    x = rows.numbers.float() if rows.scales is None else _dequantized_rows(rows.numbers, rows.scales, 1, weight.stretch)
+    out = x @ _dequantized_rows(*weight).T
     return out if bias is None else out + bias.float()
 
 

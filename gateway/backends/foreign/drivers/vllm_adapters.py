@@ -55,7 +55,7 @@ class VllmAdapters:
         """Have the server load the adapter from the folder that both share; one that it has loaded stays."""
         body = {"lora_name": digest, "lora_path": f"{self._folder}/{digest}"}
         reply = await self._post(server, "load_lora_adapter", body, within_s)
-        if reply.status == 200 or (reply.status == 400 and digest in await self._listed(server, within_s)):
+        if reply.status == 200 or (reply.status == 400 and digest in await self._list_adapters(server, within_s)):
             return
         raise ServerRefused(reply.status, text=text_of(reply.body))
 
@@ -72,7 +72,7 @@ class VllmAdapters:
     async def _post(self, server: Server, verb: str, body: dict[str, Any], within_s: float) -> Reply:
         return await server.whole("POST", f"{self.prefix}/{verb}", _encode(body), within_s=within_s)
 
-    async def _listed(self, server: Server, within_s: float) -> frozenset[str]:
+    async def _list_adapters(self, server: Server, within_s: float) -> frozenset[str]:
         reply = await server.whole("GET", "/v1/models", within_s=within_s)
         return self.adapters_in(reply.body)
 

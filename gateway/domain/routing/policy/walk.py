@@ -100,17 +100,17 @@ class _Walker:
                 return []
             return [_Attempt(node.target, path, around)]
         if node.fallback is not None:
-            return self._in_rounds(path, node.fallback, around)
+            return self._attempts_in_rounds(path, node.fallback, around)
         if node.cascade is not None:
             return self._small_to_large(path, node.cascade, around)
         if node.hedge is not None:
-            return self._hedged(path, node.hedge, around)
+            return self._attempts_with_hedge(path, node.hedge, around)
         if node.shadow is not None:
-            return self._copied(path, node.shadow, around)
+            return self._attempts_with_copy(path, node.shadow, around)
         chosen = self._choose(path, node)
         return [] if chosen is None else self.attempts(*chosen, around)
 
-    def _in_rounds(self, path: str, fallback: Fallback, around: _Around) -> list[_Attempt]:
+    def _attempts_in_rounds(self, path: str, fallback: Fallback, around: _Around) -> list[_Attempt]:
         branch = replace(around, first_token_ms=_shortest((around.first_token_ms, fallback.first_token_ms)))
         errors = ", ".join(fallback.on) or "nothing"
         at, all_attempts = len(self.trace), list[_Attempt]()
@@ -169,7 +169,7 @@ class _Walker:
         self.trace = below
         return all_attempts
 
-    def _hedged(self, path: str, hedge: Hedge, around: _Around) -> list[_Attempt]:
+    def _attempts_with_hedge(self, path: str, hedge: Hedge, around: _Around) -> list[_Attempt]:
         at = len(self.trace)
         found = self.attempts(f"{path}.hedge.node", hedge.node, replace(around, hedge=hedge))
         for each in found:
@@ -183,7 +183,7 @@ class _Walker:
             at += 1
         return found
 
-    def _copied(self, path: str, shadow: Shadow, around: _Around) -> list[_Attempt]:
+    def _attempts_with_copy(self, path: str, shadow: Shadow, around: _Around) -> list[_Attempt]:
         copies = around.copies
         draw = bucket(_seed(self._facts.route_id, f"{path}.shadow"), self._facts.request_id)
         if not self._target(shadow.target).is_usable:

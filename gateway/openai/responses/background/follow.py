@@ -114,12 +114,12 @@ class Followers:
         if not self._open.take(caller.project_id, 1):
             raise LimitReached("Too many streams of background responses are open.", retry_after_s=1.0)
         try:
-            async for part in self._followed(caller, response_id, number + 1):
+            async for part in self._parts_of_stream(caller, response_id, number + 1):
                 yield part
         finally:
             self._open.give_back(caller.project_id, 1)
 
-    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[StreamPart]:
+    async def _parts_of_stream(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[StreamPart]:
         key = (caller.project_id, response_id)
         progress: Progress | None = await self._background.status(caller, response_id)
         while True:
@@ -130,7 +130,7 @@ class Followers:
                 segments = await self._background.events(caller.project_id, response_id, wanted)
                 if not segments:
                     is_there = await self._background.status(caller, response_id) is not None
-                    raise _forgotten() if is_there else _no_such(response_id)
+                    raise _events_not_kept() if is_there else _no_such(response_id)
                 for first_number, events in segments:
                     new = events.encoded[max(0, wanted - first_number) :]
                     yield StreamPart(b"".join(new), len(new))
@@ -182,7 +182,7 @@ def _no_such(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
 
 
-def _forgotten() -> InvalidRequest:
+def _events_not_kept() -> InvalidRequest:
     return InvalidRequest(
         "The events of this response are not kept any more; read it without 'stream'.",
         param="stream",
