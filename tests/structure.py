@@ -47,7 +47,7 @@ def measure(root: Path = REPOSITORY) -> Plan:
 
     Raises RuntimeError: when rooms import in a circle.
     """
-    files = _tracked(root)
+    files = _tracked_files(root)
     imports = rooms_imports(root, files)
     chain = _longest_chain(imports)
     floors = _floors(root)
@@ -67,7 +67,7 @@ def measure(root: Path = REPOSITORY) -> Plan:
 def importers(root: Path, library: str) -> set[str]:
     """Return the folders, two parts deep, whose modules import a library themselves."""
     found = set()
-    for name in _tracked(root):
+    for name in _tracked_files(root):
         if name.startswith(tuple(f"{package}/" for package in PACKAGES)) and name.endswith(".py"):
             modules = {module.split(".")[0] for module in _imported(root / name)}
             if library in modules:
@@ -122,7 +122,7 @@ def _floors(root: Path) -> dict[str, int]:
     return {room.strip(): floor for floor, layer in enumerate(reversed(layers)) for room in layer.split("|")}
 
 
-def _tracked(root: Path) -> list[str]:
+def _tracked_files(root: Path) -> list[str]:
     listed = subprocess.run(
         ["git", "ls-files", "*.py", "*.js"], cwd=root, capture_output=True, text=True, check=True
     ).stdout

@@ -33,11 +33,11 @@ MIB = 1 << 20
 PARENT_MAY_GROW_BYTES = 8 * MIB
 
 
-def folder(root: Path) -> Path:
+def make_folder(root: Path) -> Path:
     return write_adapter(root / "adapter")
 
 
-def tarred(root: Path, mode: str = "w", prefix: str = "", beside: Sequence[str] = ()) -> Path:
+def make_tar(root: Path, mode: str = "w", prefix: str = "", beside: Sequence[str] = ()) -> Path:
     path = root / "archive"
     with tarfile.open(path, mode) as archive:
         for name in beside:
@@ -49,7 +49,7 @@ def tarred(root: Path, mode: str = "w", prefix: str = "", beside: Sequence[str] 
     return path
 
 
-def zipped(root: Path, prefix: str = "", beside: Sequence[str] = (), compression: int = zipfile.ZIP_DEFLATED) -> Path:
+def make_zip(root: Path, prefix: str = "", beside: Sequence[str] = (), compression: int = zipfile.ZIP_DEFLATED) -> Path:
     path = root / "archive"
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name in beside:
@@ -61,13 +61,13 @@ def zipped(root: Path, prefix: str = "", beside: Sequence[str] = (), compression
 
 BESIDE = ["README.md", "tokenizer.json", "__MACOSX/._adapter_config.json", "samples/é.txt"]
 FORMS: dict[str, tuple[Any, list[str]]] = {
-    "folder": (folder, []),
-    "tar": (tarred, []),
-    "tar of a folder": (lambda root: tarred(root, prefix="my-adapter/"), []),
-    "tar of .": (lambda root: tarred(root, prefix="./"), []),
-    "tar.gz and more": (lambda root: tarred(root, "w:gz", "my-adapter/", BESIDE), BESIDE),
-    "zip and more": (lambda root: zipped(root, beside=BESIDE), BESIDE),
-    "zip of a folder, stored": (lambda root: zipped(root, "x/", compression=zipfile.ZIP_STORED), []),
+    "folder": (make_folder, []),
+    "tar": (make_tar, []),
+    "tar of a folder": (lambda root: make_tar(root, prefix="my-adapter/"), []),
+    "tar of .": (lambda root: make_tar(root, prefix="./"), []),
+    "tar.gz and more": (lambda root: make_tar(root, "w:gz", "my-adapter/", BESIDE), BESIDE),
+    "zip and more": (lambda root: make_zip(root, beside=BESIDE), BESIDE),
+    "zip of a folder, stored": (lambda root: make_zip(root, "x/", compression=zipfile.ZIP_STORED), []),
 }
 
 
@@ -144,7 +144,7 @@ async def test_all_that_does_not_fit_is_listed_at_once(forks: Forks, tmp_path: P
 
 
 async def test_more_than_its_owner_may_have_is_refused(forks: Forks, tmp_path: Path, into: Path) -> None:
-    source = folder(tmp_path)
+    source = make_folder(tmp_path)
     size_bytes = sum((source / name).stat().st_size for name in FILE_NAMES)
     report = await inspect(source, into, BASE, Bounds(max_rank=2, max_bytes=size_bytes), forks)
     assert report.size_bytes == size_bytes
@@ -162,7 +162,7 @@ async def test_more_than_its_owner_may_have_is_refused(forks: Forks, tmp_path: P
 async def test_what_was_there_before_is_not_touched(tmp_path: Path, into: Path) -> None:
     (into / WEIGHTS_NAME).write_text("kept")
     with pytest.raises(FileExistsError):
-        await inspect(folder(tmp_path), into, BASE, BOUNDS)
+        await inspect(make_folder(tmp_path), into, BASE, BOUNDS)
     assert names_in(into) == [WEIGHTS_NAME]
     assert (into / WEIGHTS_NAME).read_text() == "kept"
 
@@ -173,7 +173,7 @@ async def test_an_inspection_that_exceeds_its_limits_is_a_refusal_that_says_so(t
         raise LimitExceeded("it took more than 5 s of processor time")
 
     with pytest.raises(AdapterRejected, match="the inspection was broken off: it took more than 5 s"):
-        await inspect(folder(tmp_path), into, BASE, BOUNDS, run)
+        await inspect(make_folder(tmp_path), into, BASE, BOUNDS, run)
     assert names_in(into) == []
 
 
@@ -208,7 +208,7 @@ async def test_files_that_change_while_they_are_read_are_never_half_taken(
     forks: Forks, tmp_path: Path, into: Path
 ) -> None:
     """The stored content is the content that was judged, whatever the folder held at any time."""
-    source = folder(tmp_path)
+    source = make_folder(tmp_path)
     contents = [
         write_adapter(tmp_path / f"{seed}", tensors=other_tensors(seed)).joinpath(WEIGHTS_NAME).read_bytes()
         for seed in range(2)
@@ -249,7 +249,7 @@ def other_tensors(seed: int) -> Tensors:
 
 
 async def test_inspections_run_beside_each_other(tmp_path: Path) -> None:
-    source = folder(tmp_path)
+    source = make_folder(tmp_path)
     folders = [tmp_path / f"into-{number}" for number in range(4)]
     for path in folders:
         path.mkdir()
@@ -266,5 +266,5 @@ async def test_a_full_disk_is_no_fault_of_the_adapter(forks: Forks, tmp_path: Pa
         return await forks(module, argument, descriptors, limits)
 
     with pytest.raises(OSError, match="No space left on device"):
-        await inspect(folder(tmp_path), into, BASE, BOUNDS, on_a_full_disk)
+        await inspect(make_folder(tmp_path), into, BASE, BOUNDS, on_a_full_disk)
     assert names_in(into) == []

@@ -40,7 +40,7 @@ def rewrite(folder: Path, header: dict[str, Any] | bytes, data: bytes = DATA) ->
     return folder
 
 
-def changed(name: str, **entry: Any) -> dict[str, Any]:
+def header_with(name: str, **entry: Any) -> dict[str, Any]:
     header = header_of(good_tensors())
     return {**header, name: {**header[name], **entry}}
 
@@ -51,21 +51,21 @@ HEADERS: dict[str, tuple[Callable[[], dict[str, Any] | bytes], bytes, str]] = {
     "list": (lambda: b"[]", DATA, "header is not a JSON object"),
     "duplicate_name": (lambda: b'{"a": {}, "a": {}}', DATA, "the key 'a' occurs twice"),
     "entry_is_a_number": (lambda: {"a": 1}, DATA, "its entry must hold dtype, shape and data_offsets"),
-    "entry_has_more": (lambda: changed(A, extra=1), DATA, "its entry must hold"),
-    "integers": (lambda: changed(A, dtype="I64"), DATA, "dtype 'I64' is not one of F32, F16, BF16"),
-    "doubles": (lambda: changed(A, dtype="F64"), DATA, "dtype 'F64'"),
-    "dtype_is_a_list": (lambda: changed(A, dtype=["F32"]), DATA, "is not one of"),
-    "negative_shape": (lambda: changed(A, shape=[-2, -HIDDEN]), DATA, "shape must be a list"),
-    "bool_shape": (lambda: changed(A, shape=[True, 16]), DATA, "shape must be a list"),
-    "float_shape": (lambda: changed(A, shape=[2.0, HIDDEN]), DATA, "shape must be a list"),
-    "many_dimensions": (lambda: changed(A, shape=[1] * 9), DATA, "at most 8 sizes"),
-    "shape_lies": (lambda: changed(A, shape=[2, HIDDEN + 1]), DATA, "takes 72 bytes, data_offsets give 64"),
-    "shape_overflows": (lambda: changed(A, shape=[2**52, 2**52]), DATA, "bytes, data_offsets give 64"),
-    "offsets_backwards": (lambda: changed(A, data_offsets=[64, 0]), DATA, "data_offsets give -64"),
-    "offsets_negative": (lambda: changed(A, data_offsets=[-64, 0]), DATA, "data_offsets must be two offsets"),
-    "offsets_beyond_the_file": (lambda: changed(B, data_offsets=[1000, 1064]), DATA, "of a file of"),
-    "overlap": (lambda: changed(B, data_offsets=[32, 96]), DATA, "overlaps the one before it"),
-    "gap": (lambda: changed(B, data_offsets=[68, 132]), DATA + b"1234", "4 bytes before tensor"),
+    "entry_has_more": (lambda: header_with(A, extra=1), DATA, "its entry must hold"),
+    "integers": (lambda: header_with(A, dtype="I64"), DATA, "dtype 'I64' is not one of F32, F16, BF16"),
+    "doubles": (lambda: header_with(A, dtype="F64"), DATA, "dtype 'F64'"),
+    "dtype_is_a_list": (lambda: header_with(A, dtype=["F32"]), DATA, "is not one of"),
+    "negative_shape": (lambda: header_with(A, shape=[-2, -HIDDEN]), DATA, "shape must be a list"),
+    "bool_shape": (lambda: header_with(A, shape=[True, 16]), DATA, "shape must be a list"),
+    "float_shape": (lambda: header_with(A, shape=[2.0, HIDDEN]), DATA, "shape must be a list"),
+    "many_dimensions": (lambda: header_with(A, shape=[1] * 9), DATA, "at most 8 sizes"),
+    "shape_lies": (lambda: header_with(A, shape=[2, HIDDEN + 1]), DATA, "takes 72 bytes, data_offsets give 64"),
+    "shape_overflows": (lambda: header_with(A, shape=[2**52, 2**52]), DATA, "bytes, data_offsets give 64"),
+    "offsets_backwards": (lambda: header_with(A, data_offsets=[64, 0]), DATA, "data_offsets give -64"),
+    "offsets_negative": (lambda: header_with(A, data_offsets=[-64, 0]), DATA, "data_offsets must be two offsets"),
+    "offsets_beyond_the_file": (lambda: header_with(B, data_offsets=[1000, 1064]), DATA, "of a file of"),
+    "overlap": (lambda: header_with(B, data_offsets=[32, 96]), DATA, "overlaps the one before it"),
+    "gap": (lambda: header_with(B, data_offsets=[68, 132]), DATA + b"1234", "4 bytes before tensor"),
     "trailing_bytes": (lambda: header_of(good_tensors()), DATA + b"12345", "the last 5 bytes belong to no tensor"),
     "data_cut_short": (lambda: header_of(good_tensors()), DATA[:-1], "of a file of"),
 }

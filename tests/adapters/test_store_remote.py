@@ -60,7 +60,7 @@ def adapter(root: Path, seed: int) -> Path:
     return write_adapter(root / f"adapter-{seed}", tensors=tensors)
 
 
-def cached(root: Path) -> list[str]:
+def cached_digests(root: Path) -> list[str]:
     return AdapterStore(root).digests()
 
 
@@ -113,7 +113,7 @@ def test_only_urls_of_s3_are_buckets(url: str, tmp_path: Path) -> None:
 def test_a_path_is_a_folder(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"), tmp_path / "cache", 0)
     digest = store.add(adapter(tmp_path, 1))
-    assert cached(tmp_path / "store") == [digest]
+    assert cached_digests(tmp_path / "store") == [digest]
     assert not (tmp_path / "cache").exists()
 
 
@@ -148,14 +148,14 @@ def test_an_upload_that_breaks_off_leaves_nothing(s3: str, tmp_path: Path) -> No
         (folder / "adapter_model.safetensors").unlink()  # found when the first part is on its way
         with pytest.raises((StoreFailure, OSError)):
             store.keep(folder, digest)
-    assert store.digests() == [] and cached(tmp_path / "cache") == []
+    assert store.digests() == [] and cached_digests(tmp_path / "cache") == []
 
 
 def test_a_refused_adapter_leaves_nothing_behind(bucket: ObjectStore, tmp_path: Path) -> None:
     store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
     with pytest.raises(AdapterRejected, match="DoRA"):
         store.add(write_adapter(tmp_path / "bad", {**CONFIG, "use_dora": True}))
-    assert store.digests() == [] and cached(tmp_path / "cache") == []
+    assert store.digests() == [] and cached_digests(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("name", ["", "..", "../adapter", "a" * 63, "A" * 64, "a" * 64 + "\n"])
@@ -180,7 +180,7 @@ def test_an_object_that_is_not_what_its_name_says_is_never_read(
     for call in (elsewhere.verify, elsewhere.path, store.verify):
         with pytest.raises(AdapterDamaged, match=digest):
             call(digest)
-    assert cached(tmp_path / "elsewhere") == []
+    assert cached_digests(tmp_path / "elsewhere") == []
     assert store.path(digest).exists(), "what came whole stays"
 
 
@@ -192,7 +192,7 @@ def test_the_least_recently_read_leave_the_cache(bucket: ObjectStore, tmp_path: 
     for digest in (first, second, first, third):
         with small.reading(digest):
             pass
-    assert cached(tmp_path / "small") == sorted([first, third])
+    assert cached_digests(tmp_path / "small") == sorted([first, third])
 
 
 def test_what_is_being_read_stays(bucket: ObjectStore, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_what_is_being_read_stays(bucket: ObjectStore, tmp_path: Path) -> None:
                 assert canonical_digest(folder) == digests[0]
     with store.reading(digests[1]):
         pass
-    assert cached(tmp_path / "cache") == [digests[1]]
+    assert cached_digests(tmp_path / "cache") == [digests[1]]
 
 
 def test_readers_and_evictions_at_once_never_see_half_an_adapter(bucket: ObjectStore, tmp_path: Path) -> None:
@@ -252,5 +252,5 @@ def test_what_a_reader_finds_damaged_comes_from_the_bucket_again(bucket: ObjectS
 def test_nobody_else_on_the_machine_reads_its_copies(bucket: ObjectStore, tmp_path: Path) -> None:
     digest = RemoteStore(bucket, tmp_path / "here", MANY_BYTES).add(adapter(tmp_path, 1))
     with RemoteStore(bucket, tmp_path / "there", MANY_BYTES).reading(digest):
-        assert cached(tmp_path / "there") == [digest]
+        assert cached_digests(tmp_path / "there") == [digest]
     assert open_to_others(tmp_path / "here") == open_to_others(tmp_path / "there") == []

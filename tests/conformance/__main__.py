@@ -81,11 +81,11 @@ def _run(suites: list[Suite], build: Path, tree: str, num_units: int) -> list[Re
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with site_of(folder) as site:
-            results += [_ran(suite, command, site, build / "results", tree) for suite, command in mine]
+            results += [_run_suite(suite, command, site, build / "results", tree) for suite, command in mine]
     return results
 
 
-def _ran(suite: Suite, command: list[str] | SuiteUnavailable, site: Site, folder: Path, tree: str) -> Result:
+def _run_suite(suite: Suite, command: list[str] | SuiteUnavailable, site: Site, folder: Path, tree: str) -> Result:
     if isinstance(command, SuiteUnavailable):
         result = Result(suite.name, suite.versions(), not_run=str(command))
     else:

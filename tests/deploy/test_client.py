@@ -45,7 +45,7 @@ class Server:
                 return
             self.num_connections += 1
             if self._tls is not None:
-                connection = _secured(connection, self._tls)
+                connection = _with_tls(connection, self._tls)
             with connection:
                 while connection.recv(1000):
                     self.num_requests += 1
@@ -55,7 +55,7 @@ class Server:
                         break
 
 
-def _secured(connection: socket.socket, certificate: trustme.LeafCert) -> socket.socket:
+def _with_tls(connection: socket.socket, certificate: trustme.LeafCert) -> socket.socket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     return context.wrap_socket(connection, server_side=True)
@@ -71,7 +71,7 @@ def serving(*pieces: bytes, closes: bool = False, tls: bool = False) -> Iterator
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def asked(client: Client, wanted: int) -> Outcome:
+def ask(client: Client, wanted: int) -> Outcome:
     client.begin(Exchange(b"POST / HTTP/1.1\r\n\r\n", wanted))
     while client.num_running:
         client.advance(1.0)
@@ -87,9 +87,9 @@ def test_whole_replies_are_counted_to_the_token_over_one_connection(
     pieces = [reply[at : at + size] for at in range(0, len(reply), size)]
     with serving(*pieces, tls=tls) as server:
         client = Client(server.port, tls=tls)
-        outcomes = [asked(client, wanted) for _ in range(3)]
+        outcomes = [ask(client, wanted) for _ in range(3)]
         assert all(each.is_whole for each in outcomes), outcomes
-        assert not asked(client, wanted + 1).is_whole
+        assert not ask(client, wanted + 1).is_whole
         assert (server.num_connections, server.num_requests, client.num_opened) == (1, 4, 1)
         client.close()
 
@@ -111,7 +111,7 @@ def test_whole_replies_are_counted_to_the_token_over_one_connection(
 def test_a_reply_that_is_not_whole_fails_and_is_not_asked_for_again(reply: bytes) -> None:
     with serving(*([reply] if reply else []), closes=True) as server:
         client = Client(server.port, tls=False)
-        outcome = asked(client, 2 if b"content-length" in reply else 4)
+        outcome = ask(client, 2 if b"content-length" in reply else 4)
         assert not outcome.is_whole and (outcome.error or not outcome.seen.has_ended), outcome
         assert server.num_requests == 1
         client.close()
@@ -121,7 +121,7 @@ def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
     with serving(WHOLE, closes=True) as server:
         client = Client(server.port, tls=False)
         for _ in range(3):
-            assert asked(client, 2).is_whole
+            assert ask(client, 2).is_whole
             while client._idle and client._idle[0].is_open():
                 pass
         assert client.num_opened == server.num_requests == 3
@@ -132,5 +132,5 @@ def test_a_port_without_a_server_is_an_error_of_the_request() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     client = Client(port, tls=False)
-    assert "no connection" in asked(client, 2).error
+    assert "no connection" in ask(client, 2).error
     client.close()

@@ -179,7 +179,7 @@ class Installation:
 
 
 @contextmanager
-def installed(folder: Path, dsn: str, lame_duck_s: float, present: Path | None) -> Iterator[Installation]:
+def run_installation(folder: Path, dsn: str, lame_duck_s: float, present: Path | None) -> Iterator[Installation]:
     folder.mkdir(mode=0o711)
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         installation = Installation(folder, dsn, listener, lame_duck_s, present)
@@ -243,7 +243,7 @@ def test_an_installation_is_upgraded_and_taken_back_and_no_client_notices(
     folder.mkdir(mode=0o711)
     old, new = old_tree(folder / "old", tokens_per_s), new_tree(folder / "new", tokens_per_s)
     present = {old_tree: old, new_tree: new}.get(present_tree)
-    with installed(folder / "installation", empty_dsn, lame_duck_s, present) as installation:
+    with run_installation(folder / "installation", empty_dsn, lame_duck_s, present) as installation:
         secret = installation.begin(old)
 
         def change() -> None:

@@ -145,7 +145,7 @@ def test_installed_into_an_empty_environment_it_serves_the_demo_from_another_fol
         headers = {"authorization": f"Bearer {variables['OPENAI_API_KEY'].strip(chr(39))}"}
         body = {"model": "smollm2-135m-instruct:pirate", "messages": [{"role": "user", "content": "Hello"}]}
         reply = wait_until(
-            lambda: _whole(httpx.post(f"{url}/v1/chat/completions", headers=headers, json=body, timeout=300)),
+            lambda: _body_or_nothing(httpx.post(f"{url}/v1/chat/completions", headers=headers, json=body, timeout=300)),
             patience_s=600,
         )
         assert reply["choices"][0]["message"]["content"]
@@ -153,7 +153,7 @@ def test_installed_into_an_empty_environment_it_serves_the_demo_from_another_fol
             assert httpx.get(url + path, timeout=30, follow_redirects=True).status_code == httpx.codes.OK, path
 
 
-def _whole(reply: httpx.Response) -> dict[str, object]:
+def _body_or_nothing(reply: httpx.Response) -> dict[str, object]:
     return reply.json() if reply.status_code == httpx.codes.OK else {}
 
 

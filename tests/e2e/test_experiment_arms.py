@@ -134,7 +134,7 @@ async def _tenant(
             )
             assert reply.json()["version_state"] == "ready", reply.text
             says[adapter, version] = signature[0]
-    async with await _connected(installation) as database, database.acquire() as conn:
+    async with await _connect(installation) as database, database.acquire() as conn:
         started = await start_experiment(conn, project_id, ARMS, pool=SIGNS)
     return Tenant(project_id, key, says, started)
 
@@ -256,7 +256,7 @@ def _restart(installation: Installation) -> None:
     installation.start()
 
 
-async def _connected(installation: Installation) -> Database:
+async def _connect(installation: Installation) -> Database:
     dsn = running_dsn(installation.data_dir)
     assert dsn is not None
     return await Database.connect(dsn)
@@ -264,7 +264,7 @@ async def _connected(installation: Installation) -> Database:
 
 async def _check_ledger(installation: Installation, tenants: list[Tenant], answered: list[AnsweredRequest]) -> None:
     """Check that the ledger, and its sums by unit, agree with all replies."""
-    async with await _connected(installation) as database:
+    async with await _connect(installation) as database:
         cipher = Cipher(content_keys(None, installation.data_dir / "content.key"))
         keys = {each.project_id: await ProjectKeys(database, cipher).key(each.project_id) for each in tenants}
         async with database.acquire() as conn:

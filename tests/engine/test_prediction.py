@@ -15,7 +15,7 @@ from tests.engine.models.tiny import save_tiny
 NUM_TOKENS = 32
 
 
-def asked(name: str, predicted: list[int]) -> GenerateRequest:
+def request_with(name: str, predicted: list[int]) -> GenerateRequest:
     return greedy(name, [5, 17, 33, 5], NUM_TOKENS, ignore_eos=True, predicted_token_ids=predicted)
 
 
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_text_is_the_same_whatever_is_predicted(run) -> None:
-    text = run([asked("plain", [])], 0)["plain"].token_ids
+    text = run([request_with("plain", [])], 0)["plain"].token_ids
     rnd = random.Random(1)
     predictions = {
         "right": text,
@@ -41,7 +41,7 @@ def test_the_text_is_the_same_whatever_is_predicted(run) -> None:
         "shifted": [7, *text[:10], *text[14:]],
         "wrong": [rnd.randrange(199) for _ in text],
     }
-    answers = run([asked(name, predicted) for name, predicted in predictions.items()], 4)
+    answers = run([request_with(name, predicted) for name, predicted in predictions.items()], 4)
     accepted, tried = {}, {}
     for name, answer in answers.items():
         assert answer.token_ids == text, name
@@ -54,8 +54,8 @@ def test_the_text_is_the_same_whatever_is_predicted(run) -> None:
 
 
 def test_without_speculation_it_is_of_no_effect(run) -> None:
-    text = run([asked("plain", [])], 0)["plain"].token_ids
-    answer = run([asked("r", text)], 0)["r"]
+    text = run([request_with("plain", [])], 0)["plain"].token_ids
+    answer = run([request_with("r", text)], 0)["r"]
     assert answer.token_ids == text
     assert (answer.final.usage.draft_tokens, answer.final.usage.accepted_draft_tokens) == (0, 0)
 
@@ -70,7 +70,7 @@ def test_an_engine_refuses_what_no_gateway_sends() -> None:
         eos_token_ids=frozenset({0}),
         token_bytes=1,
     )
-    assert check_request(asked("r", [1, 2]), limits) is None
+    assert check_request(request_with("r", [1, 2]), limits) is None
     for predicted, n in (([199], 1), ([-1], 1), ([1] * 65, 1), ([1], 2)):
         request = greedy("r", [5], 8, predicted_token_ids=predicted, n=n)
         error = check_request(request, limits)

@@ -263,7 +263,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     elif chance.random() < 0.5:
         await asyncio.sleep(chance.uniform(0.0, span_s))
     else:  # the steps after the inspection are short beside it
-        await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
+        await _wait_until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
         await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
     await asyncio.to_thread(site.gateway.kill)
     await site.restart()
@@ -274,7 +274,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     await site.check(site.promised, {STEADY, name})
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def _wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if condition():

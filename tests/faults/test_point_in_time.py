@@ -69,7 +69,7 @@ def test_any_moment_is_restored_under_load(open_folder: Path, pytestconfig: pyte
         live = asyncio.run(_books(ground.postgres.dsn))
         for seed in seeds(NUM_RESTORES, FULL_RESTORES, full=full):
             at = first + random.Random(seed).random() * (last - first)
-            _drilled(ground, archive, at, live)
+            _check_drill(ground, archive, at, live)
         _really_restored(ground, archive, open_folder / "new machine", first + (last - first) / 2, live)
 
 
@@ -86,7 +86,7 @@ def _load(ground: Ground, num_answers: int) -> tuple[datetime.datetime, datetime
     return first, last
 
 
-def _drilled(ground: Ground, archive: Path, at: datetime.datetime, live: Books) -> None:
+def _check_drill(ground: Ground, archive: Path, at: datetime.datetime, live: Books) -> None:
     words = ("drill", "restore", str(archive), "--at", at.isoformat(), "--in", str(ground.folder), "--json")
     done = lorikeet(_environ(ground), *words)
     assert done.returncode == 1, done.stderr

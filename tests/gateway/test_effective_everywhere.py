@@ -126,7 +126,7 @@ async def test_what_ends_a_key_for_good_holds_on_all_gateways_within_a_second(fl
     ]:
 
         async def measure() -> float:
-            ended = await another(tenant)
+            ended = await make_project(tenant)
             assert await ended.statuses() == [200] * NUM_GATEWAYS
             if cut:  # noqa: B023 - awaited before the next
                 await fleet.cut_notifications()
@@ -139,7 +139,7 @@ async def test_what_ends_a_key_for_good_holds_on_all_gateways_within_a_second(fl
 _NUMBERS = itertools.count(1)
 
 
-async def another(tenant: Tenant) -> Tenant:
+async def make_project(tenant: Tenant) -> Tenant:
     project = (await tenant.operator.post("/projects", json={"name": f"another {next(_NUMBERS)}"})).json()
     path = f"/projects/{project['id']}"
     key = (await tenant.operator.post(f"{path}/api_keys", json={})).json()

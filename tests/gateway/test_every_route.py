@@ -191,17 +191,20 @@ async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient
     before, anomalies, created, limited = await counts(house), [], 0, 0
     for number, text in enumerate(hostile_texts(NUM_TEXTS_FULL if full else NUM_TEXTS)):
         for reply, statuses in [
-            (await by_header(client, text, house), (200, 400, 401, 403)),
-            *[(reply, (400, 404, 405)) for reply in await by_path(client, text, operator, house, doors(number, full))],
+            (await send_in_header(client, text, house), (200, 400, 401, 403)),
+            *[
+                (reply, (400, 404, 405))
+                for reply in await send_in_path(client, text, operator, house, doors(number, full))
+            ],
             *[(reply, (200, 400)) for reply in await by_query(client, text, operator, doors(number, full))],
             (await by_webhook(client, text, operator), (400,)),
             (await by_login(client, text, hashed=number % 25 == 0), (400, 401, 429)),
         ]:
             if reply.status not in statuses:
                 anomalies.append((text, reply))
-        reply = await by_name(client, text, operator)
+        reply = await send_in_name(client, text, operator)
         created += reply.status == 200
-        if reply.status == 200 and (found := await named(client, text, operator)) != [text]:
+        if reply.status == 200 and (found := await search_projects(client, text, operator)) != [text]:
             anomalies.append((text, found))
         elif reply.status not in (200, 400, 409):
             anomalies.append((text, reply))
@@ -216,7 +219,7 @@ async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient
     assert after == before | {"projects": before["projects"] + created, "audit_log": before["audit_log"] + audited}
 
 
-async def by_header(client: RawClient, text: str, house: House) -> Reply:
+async def send_in_header(client: RawClient, text: str, house: House) -> Reply:
     value = printable(text)
     headers = {
         "Authorization": f"Bearer {value}" if len(text) % 2 else f"Bearer {house.operator_key}",
@@ -236,7 +239,9 @@ def doors(number: int, full: bool) -> slice:
     return slice(None) if full or number < 50 else slice(number % 3, None, 3)
 
 
-async def by_path(client: RawClient, text: str, operator: dict[str, str], house: House, through: slice) -> list[Reply]:
+async def send_in_path(
+    client: RawClient, text: str, operator: dict[str, str], house: House, through: slice
+) -> list[Reply]:
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     tenant = {"Authorization": f"Bearer {house.acme.key}"}
     places = [
@@ -294,11 +299,11 @@ async def by_limit(client: RawClient, text: str, operator: dict[str, str]) -> Re
     return reply
 
 
-async def by_name(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
+async def send_in_name(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
     return await client.send("POST", "/v1/organization/projects", operator, msgspec.json.encode({"name": text}))
 
 
-async def named(client: RawClient, text: str, operator: dict[str, str]) -> list[str]:
+async def search_projects(client: RawClient, text: str, operator: dict[str, str]) -> list[str]:
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     reply = await client.send("GET", f"/v1/organization/projects?name={quoted}", operator)
     return [project["name"] for project in msgspec.json.decode(reply.body)["data"]]

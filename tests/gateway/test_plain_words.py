@@ -102,13 +102,13 @@ def document_texts(described: Any, where: str = "") -> Iterator[tuple[str, str]]
             yield from document_texts(each, f"{where}/{place}")
 
 
-def wrong(texts: Iterator[tuple[str, str | None]]) -> dict[str, list[str]]:
+def faults_by_text(texts: Iterator[tuple[str, str | None]]) -> dict[str, list[str]]:
     return {f"{name}: {text}": found for name, text in texts if (found := faults(text))}
 
 
 def test_the_help_of_every_metric_is_understood_alone() -> None:
     assert len(list(metric_helps())) > 50
-    assert wrong(metric_helps()) == {}
+    assert faults_by_text(metric_helps()) == {}
 
 
 def test_every_metric_begins_with_a_noun_and_ends_as_a_sentence() -> None:
@@ -117,12 +117,12 @@ def test_every_metric_begins_with_a_noun_and_ends_as_a_sentence() -> None:
 
 
 def test_the_text_of_every_setting_is_understood_alone() -> None:
-    assert wrong(setting_texts()) == {}
+    assert faults_by_text(setting_texts()) == {}
 
 
 def test_the_help_of_every_command_and_argument_is_understood_alone() -> None:
     assert len(list(command_texts())) > 300
-    assert wrong(command_texts()) == {}
+    assert faults_by_text(command_texts()) == {}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def described(house: House) -> dict[str, Any]:
 
 def test_every_text_of_the_openapi_document_is_understood_alone(described: dict[str, Any]) -> None:
     assert len(list(document_texts(described))) > 800
-    assert wrong(document_texts(described)) == {}
+    assert faults_by_text(document_texts(described)) == {}
 
 
 def test_every_text_of_the_openapi_document_is_a_sentence(described: dict[str, Any]) -> None:

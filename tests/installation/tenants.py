@@ -48,7 +48,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def _connect(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     conn = await asyncpg.connect(dsn)
     try:
         yield conn
@@ -77,7 +77,7 @@ async def _new_project(conn: asyncpg.Connection, name: str) -> Key:
 
 async def make_key(dsn: str, tenant: str) -> Key:
     """Make a project of this name, and return a key that may use models."""
-    async with _connected(dsn) as conn:
+    async with _connect(dsn) as conn:
         return await _new_project(conn, tenant)
 
 
@@ -86,7 +86,7 @@ async def make_tenant(dsn: str, name: str, adapter: str, digest_start: str) -> T
 
     The fake engine rotates its answers by the digest's first 32 bits.
     """
-    async with _connected(dsn) as conn:
+    async with _connect(dsn) as conn:
         key = await _new_project(conn, name)
         digest = digest_start.rjust(8, "0").ljust(64, "a")
         await put_adapter(conn, key.project_id, adapter, digest=digest, rank=8, size_bytes=1)
@@ -95,7 +95,7 @@ async def make_tenant(dsn: str, name: str, adapter: str, digest_start: str) -> T
 
 async def make_operator_key(dsn: str) -> str:
     """Make a key that opens all of the admin API, and return its secret."""
-    async with _connected(dsn) as conn:
+    async with _connect(dsn) as conn:
         return await store_operator_key(conn, "default", ("admin_read", "admin_write"))
 
 
@@ -117,6 +117,6 @@ async def store_operator_key(conn: asyncpg.Connection, organization_name: str, s
 
 async def put_limit(dsn: str, limit: Limit) -> str:
     """Set a limit, and return its id."""
-    async with _connected(dsn) as conn:
+    async with _connect(dsn) as conn:
         limit_id, _ = await set_limit(conn, limit)
         return limit_id

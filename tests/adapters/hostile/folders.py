@@ -23,11 +23,11 @@ def without(name: str, reason: str, replace: Callable[[Path], object] = lambda p
     return Case(build, reason)
 
 
-def beside(name: str, reason: str) -> Case:
+def case_with_file(name: str, reason: str) -> Case:
     return Case(folder_of({**good_files(), name: b"something"}), reason)
 
 
-def listening(path: Path) -> None:
+def listen_on_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         here = Path.cwd()
         os.chdir(path.parent)  # a socket's address is short
@@ -45,7 +45,7 @@ def linked_to_the_good_one(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-def crowded(folder: Path) -> Path:
+def make_crowded(folder: Path) -> Path:
     folder_of(good_files())(folder)
     for number in range(1100):
         (folder / f"{number}.txt").touch()
@@ -59,7 +59,7 @@ CASES: dict[str, Case] = {
     "weights are a pipe": without(WEIGHTS_NAME, "adapter_model.safetensors is not a regular file", os.mkfifo),
     "configuration is a pipe": without(CONFIG_NAME, "adapter_config.json is not a regular file", os.mkfifo),
     "weights are a folder": without(WEIGHTS_NAME, "adapter_model.safetensors is missing", Path.mkdir),
-    "weights are a socket": without(WEIGHTS_NAME, "adapter_model.safetensors cannot be read", listening),
+    "weights are a socket": without(WEIGHTS_NAME, "adapter_model.safetensors cannot be read", listen_on_socket),
     "weights are a link": without(WEIGHTS_NAME, "is a symbolic link", linked_to_the_good_one),
     "weights are a link to a device": without(
         WEIGHTS_NAME, "is a symbolic link", lambda path: path.symlink_to("/dev/zero")
@@ -73,12 +73,14 @@ CASES: dict[str, Case] = {
         "'adapter_model.bin' is a pickle by its name",
         lambda path: path.with_name("adapter_model.bin").write_bytes(b"\x80\x04"),
     ),
-    "an optimizer beside": beside("optimizer.pt", "'optimizer.pt' is a pickle by its name"),
-    "an archive beside": beside("more.zip", "is an archive within the archive"),
-    "almost the configuration": beside("ADAPTER_CONFIG.JSON", "is named almost like one of the adapter's files"),
-    "a name with a newline": beside("adapter\nconfig", "a name with control or invisible characters"),
+    "an optimizer beside": case_with_file("optimizer.pt", "'optimizer.pt' is a pickle by its name"),
+    "an archive beside": case_with_file("more.zip", "is an archive within the archive"),
+    "almost the configuration": case_with_file(
+        "ADAPTER_CONFIG.JSON", "is named almost like one of the adapter's files"
+    ),
+    "a name with a newline": case_with_file("adapter\nconfig", "a name with control or invisible characters"),
     "a name that is no text": Case(
         lambda folder: folder_of({**good_files(), os.fsdecode(b"\xff\xfe"): b""})(folder), "control or invisible"
     ),
-    "a thousand files": Case(crowded, "there are more than 1000 members"),
+    "a thousand files": Case(make_crowded, "there are more than 1000 members"),
 }

@@ -47,11 +47,11 @@ def extra(reason: str, name: str, content: bytes = b"something", **attributes: A
     return Case(file_of(lambda: pack([member(name, content, **attributes), *good_members()])), reason)
 
 
-def of(reason: str, make: bytes | Callable[[], bytes]) -> Case:
+def case_of(reason: str, make: bytes | Callable[[], bytes]) -> Case:
     return Case(file_of(make), reason)
 
 
-def cut(content: bytes, num_bytes: int) -> bytes:
+def first_bytes(content: bytes, num_bytes: int) -> bytes:
     return content[:num_bytes]
 
 
@@ -98,11 +98,11 @@ PLAIN: dict[str, Case] = {
     "a drive": extra("has an absolute name", "C:autoexec.bat"),
     "backslashes": extra("has a backslash in its name", "..\\..\\x"),
     "symbolic link": extra("is a symbolic link, not a file", "x", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-    "weights are a link": of(
+    "weights are a link": case_of(
         "member 'adapter_model.safetensors' is a symbolic link",
         lambda: pack([good_members()[0], member(WEIGHTS_NAME, type=tarfile.SYMTYPE, linkname="/etc/shadow")]),
     ),
-    "a linked folder and a file through it": of(
+    "a linked folder and a file through it": case_of(
         "member 'out' is a symbolic link",
         lambda: pack([member("out", type=tarfile.SYMTYPE, linkname="/tmp"), *good_members("out/")]),
     ),
@@ -111,26 +111,28 @@ PLAIN: dict[str, Case] = {
     "block device": extra("is a device, not a file", "x", b"", type=tarfile.BLKTYPE, devmajor=8),
     "pipe": extra("is a pipe, not a file", WEIGHTS_NAME, b"", type=tarfile.FIFOTYPE),
     "unknown kind": extra("is of a kind that is not supported", "x", b"", type=b"Z"),
-    "sparse": of(
+    "sparse": case_of(
         "is of a kind that is not supported",
         lambda: pack(pax({"GNU.sparse.map": "0,1", "GNU.sparse.size": "9999999", "GNU.sparse.numblocks": "1"})),
     ),
-    "a member twice": of(
+    "a member twice": case_of(
         "member 'adapter_config.json' occurs twice", lambda: pack([*good_members(), good_members()[0]])
     ),
-    "a member twice, by a detour": of("occurs twice", lambda: pack([*good_members(), *good_members("./")])),
+    "a member twice, by a detour": case_of("occurs twice", lambda: pack([*good_members(), *good_members("./")])),
     "two configurations": extra("is a second adapter_config.json", f"other/{CONFIG_NAME}"),
-    "two adapters": of("is a second", lambda: pack([*good_members("one/"), *good_members("two/")])),
-    "files apart": of("are not in one folder", lambda: pack([good_members("one/")[0], good_members("two/")[1]])),
-    "too deep": of("lies deeper than in one folder", lambda: pack(good_members("a/b/"))),
+    "two adapters": case_of("is a second", lambda: pack([*good_members("one/"), *good_members("two/")])),
+    "files apart": case_of("are not in one folder", lambda: pack([good_members("one/")[0], good_members("two/")[1]])),
+    "too deep": case_of("lies deeper than in one folder", lambda: pack(good_members("a/b/"))),
     "a newline in a name": extra("control or invisible characters", "x\nadapter_config.json"),
-    "a nul in a name": of("control or invisible characters", lambda: pack(pax({"path": "adapter_config.json\0.txt"}))),
+    "a nul in a name": case_of(
+        "control or invisible characters", lambda: pack(pax({"path": "adapter_config.json\0.txt"}))
+    ),
     "a terminal's escape in a name": extra("member '\\x1b[2J' has a name with control", "\x1b[2J"),
     "a name written backwards": extra("control or invisible characters", "\u202enosj.gifnoc_retpada"),
     "an invisible character": extra("control or invisible characters", "adapter\u200b_config.json"),
     "wide letters": extra("is named almost like", "\uff41dapter_config.json"),
     "capitals": extra("is named almost like", "Adapter_Config.JSON"),
-    "letters of another script": of(
+    "letters of another script": case_of(
         "adapter_config.json is missing; there is '\\u0430dapter_config.json'",
         lambda: pack([member("\u0430dapter_config.json", GOOD[CONFIG_NAME]), good_members()[1]]),
     ),
@@ -140,63 +142,73 @@ PLAIN: dict[str, Case] = {
     "an optimizer": extra("'run/optimizer.pt' is a pickle by its name", "run/optimizer.pt"),
     "a checkpoint": extra("is a pickle by its name", "model.CKPT"),
     "an archive within": extra("is an archive within the archive", "inner.tar.gz"),
-    "only an archive within": of("is an archive within", lambda: pack([member("inner.tar", pack(good_members()))])),
-    "pickled weights": of(
+    "only an archive within": case_of(
+        "is an archive within", lambda: pack([member("inner.tar", pack(good_members()))])
+    ),
+    "pickled weights": case_of(
         "is a pickle: only safetensors is read",
         lambda: pack([good_members()[0], member(WEIGHTS_NAME, pickle.dumps(list(range(500))))]),
     ),
-    "no configuration": of("adapter_config.json is missing", lambda: pack(good_members()[1:])),
-    "no weights": of("adapter_model.safetensors is missing", lambda: pack(good_members()[:1])),
-    "empty files": of("is not valid JSON", lambda: pack([member(name) for name in GOOD])),
-    "no members": of("neither a tar", lambda: pack([])),
-    "2,000 members": of(
+    "no configuration": case_of("adapter_config.json is missing", lambda: pack(good_members()[1:])),
+    "no weights": case_of("adapter_model.safetensors is missing", lambda: pack(good_members()[:1])),
+    "empty files": case_of("is not valid JSON", lambda: pack([member(name) for name in GOOD])),
+    "no members": case_of("neither a tar", lambda: pack([])),
+    "2,000 members": case_of(
         "there are more than 1000 members", lambda: pack([member(f"{number}.txt") for number in range(2000)])
     ),
-    "a header of a megabyte": of("more than 262144 bytes of headers", lambda: pack(pax({"comment": "x" * (1 << 20)}))),
-    "a thousand headers in a row": of("the tar archive is damaged: maximum recursion", lambda: long_names(1000)),
-    "a size that is no number": of(
+    "a header of a megabyte": case_of(
+        "more than 262144 bytes of headers", lambda: pack(pax({"comment": "x" * (1 << 20)}))
+    ),
+    "a thousand headers in a row": case_of("the tar archive is damaged: maximum recursion", lambda: long_names(1000)),
+    "a size that is no number": case_of(
         "the tar archive is damaged: invalid header", lambda: with_size_field(b"zzzzzzzzzzz\0")
     ),
-    "a size below zero": of("takes -256 bytes; unpacked", lambda: with_size_field(b"\xff" * 11 + b"\x00")),
-    "a size of 2^80": of("unpacked, 25165824 are allowed", lambda: with_size_field(b"\x80" + b"\x01" + bytes(10))),
-    "a size beyond the archive": of("the tar archive is damaged", lambda: with_size_field(b"00000100000\0")),
-    "cut in a header": of("the tar archive is damaged: truncated header", lambda: cut(pack(good_members()), 300)),
-    "cut in the weights": of("the tar archive is damaged: unexpected end", lambda: cut(pack(good_members()), 1700)),
-    "a damaged header": of("bytes follow the end of the tar archive, or a header", with_damaged_second_header),
-    "bytes after the end": of("bytes follow the end of the tar", lambda: pack(good_members()) + b"more"),
-    "two archives in a row": of("bytes follow the end of the tar", lambda: pack(good_members()) * 2),
-    "nothing at all": of("neither a tar, a tar.gz nor a zip archive", b""),
-    "noise": of("neither a tar, a tar.gz nor a zip archive", bytes(range(256)) * 8),
-    "weights alone": of("neither a tar, a tar.gz nor a zip archive", weights_bytes()),
-    "a pickle": of("but a pickle", pickle.dumps({"a": 1})),
-    "bzip2": of("but a bzip2 file", lambda: bz2.compress(pack(good_members()))),
-    "xz": of("but an xz file", lambda: lzma.compress(pack(good_members()))),
-    "zstandard": of("but a Zstandard file", b"\x28\xb5\x2f\xfd" + bytes(100)),
-    "7z": of("but a 7z archive", b"7z\xbc\xaf\x27\x1c" + bytes(100)),
-    "rar": of("but a RAR archive", b"Rar!\x1a\x07\x01\x00" + bytes(100)),
+    "a size below zero": case_of("takes -256 bytes; unpacked", lambda: with_size_field(b"\xff" * 11 + b"\x00")),
+    "a size of 2^80": case_of("unpacked, 25165824 are allowed", lambda: with_size_field(b"\x80" + b"\x01" + bytes(10))),
+    "a size beyond the archive": case_of("the tar archive is damaged", lambda: with_size_field(b"00000100000\0")),
+    "cut in a header": case_of(
+        "the tar archive is damaged: truncated header", lambda: first_bytes(pack(good_members()), 300)
+    ),
+    "cut in the weights": case_of(
+        "the tar archive is damaged: unexpected end", lambda: first_bytes(pack(good_members()), 1700)
+    ),
+    "a damaged header": case_of("bytes follow the end of the tar archive, or a header", with_damaged_second_header),
+    "bytes after the end": case_of("bytes follow the end of the tar", lambda: pack(good_members()) + b"more"),
+    "two archives in a row": case_of("bytes follow the end of the tar", lambda: pack(good_members()) * 2),
+    "nothing at all": case_of("neither a tar, a tar.gz nor a zip archive", b""),
+    "noise": case_of("neither a tar, a tar.gz nor a zip archive", bytes(range(256)) * 8),
+    "weights alone": case_of("neither a tar, a tar.gz nor a zip archive", weights_bytes()),
+    "a pickle": case_of("but a pickle", pickle.dumps({"a": 1})),
+    "bzip2": case_of("but a bzip2 file", lambda: bz2.compress(pack(good_members()))),
+    "xz": case_of("but an xz file", lambda: lzma.compress(pack(good_members()))),
+    "zstandard": case_of("but a Zstandard file", b"\x28\xb5\x2f\xfd" + bytes(100)),
+    "7z": case_of("but a 7z archive", b"7z\xbc\xaf\x27\x1c" + bytes(100)),
+    "rar": case_of("but a RAR archive", b"Rar!\x1a\x07\x01\x00" + bytes(100)),
 }
 
 GZIPPED: dict[str, Case] = {
-    "leads out": of("leads out of its folder", lambda: gzip.compress(pack([member("../x"), *good_members()]))),
-    "a bomb by ratio": of("the archive unpacks to more than 100 times its size", lambda: bomb(20 << 20)),
-    "a bomb by its member's size": of("takes 67108864 bytes; unpacked, 25165824 are allowed", lambda: bomb(64 << 20)),
-    "a bomb of headers": of(
+    "leads out": case_of("leads out of its folder", lambda: gzip.compress(pack([member("../x"), *good_members()]))),
+    "a bomb by ratio": case_of("the archive unpacks to more than 100 times its size", lambda: bomb(20 << 20)),
+    "a bomb by its member's size": case_of(
+        "takes 67108864 bytes; unpacked, 25165824 are allowed", lambda: bomb(64 << 20)
+    ),
+    "a bomb of headers": case_of(
         "more than 262144 bytes of headers", lambda: gzip.compress(pack(pax({"comment": "x" * (32 << 20)})))
     ),
-    "a bomb after the end": of(
+    "a bomb after the end": case_of(
         "more than 262144 bytes of headers or padding", lambda: gzip.compress(pack(good_members()) + bytes(64 << 20))
     ),
-    "a bomb in a bomb": of("the tar archive is damaged", lambda: gzip.compress(gzip.compress(bytes(32 << 20)))),
-    "cut short": of("the gzip data are cut short", lambda: cut(gzip.compress(pack(good_members())), 300)),
-    "without its checksum": of("the gzip data are cut short", lambda: gzip.compress(pack(good_members()))[:-8]),
-    "a wrong checksum": of(
+    "a bomb in a bomb": case_of("the tar archive is damaged", lambda: gzip.compress(gzip.compress(bytes(32 << 20)))),
+    "cut short": case_of("the gzip data are cut short", lambda: first_bytes(gzip.compress(pack(good_members())), 300)),
+    "without its checksum": case_of("the gzip data are cut short", lambda: gzip.compress(pack(good_members()))[:-8]),
+    "a wrong checksum": case_of(
         "the gzip data are damaged", lambda: gzip.compress(pack(good_members()))[:-8] + b"\x01\x02\x03\x04" + bytes(4)
     ),
-    "bytes after the end": of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) + b"more"),
-    "two gzip members": of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) * 2),
-    "a preset dictionary": of("the gzip data are", b"\x1f\x8b\x08\xff" + bytes(100)),
-    "no tar within": of("the tar archive is damaged", lambda: gzip.compress(b"not a tar archive" * 100)),
-    "empty": of("the tar archive is damaged", lambda: gzip.compress(b"")),
+    "bytes after the end": case_of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) + b"more"),
+    "two gzip members": case_of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) * 2),
+    "a preset dictionary": case_of("the gzip data are", b"\x1f\x8b\x08\xff" + bytes(100)),
+    "no tar within": case_of("the tar archive is damaged", lambda: gzip.compress(b"not a tar archive" * 100)),
+    "empty": case_of("the tar archive is damaged", lambda: gzip.compress(b"")),
 }
 
 CASES: dict[str, Case] = {

@@ -53,7 +53,7 @@ def zeros(*shape: int) -> tuple[str, tuple[int, ...], bytes]:
     return "F32", shape, bytes(4 * int(np.prod(shape)))
 
 
-def at(module: str, layer: int = 0, size_in: int = HIDDEN, size_out: int = HIDDEN) -> Tensors:
+def tensors_at(module: str, layer: int = 0, size_in: int = HIDDEN, size_out: int = HIDDEN) -> Tensors:
     names = tensor_name(layer, module, "A"), tensor_name(layer, module, "B")
     return {names[0]: tensor(2, size_in, seed=1), names[1]: tensor(size_out, 2, seed=2)}
 
@@ -152,9 +152,9 @@ CASES: dict[str, Case] = {
     "transposed": tensors({A: tensor(HIDDEN, 2), B: good_tensors()[B]}, "lora_A has rank 8"),
     "three axes": tensors({A: tensor(2, HIDDEN, 1), B: good_tensors()[B]}, "has shape [2, 8, 1], not [rank, in]"),
     "an empty tensor": tensors({A: zeros(2, 0), B: good_tensors()[B]}, "lora_A has shape [2, 0]"),
-    "another model's sizes": tensors(at("self_attn.q_proj", size_in=4096), "made for (in, out) = (4096, 8)"),
-    "another model's layers": tensors(at("mlp.up_proj", layer=31, size_out=16), "the base model has 2 layers"),
-    "a projection in the wrong block": tensors(at("mlp.q_proj"), "mlp.q_proj.lora_A.weight' is not lora_A"),
+    "another model's sizes": tensors(tensors_at("self_attn.q_proj", size_in=4096), "made for (in, out) = (4096, 8)"),
+    "another model's layers": tensors(tensors_at("mlp.up_proj", layer=31, size_out=16), "the base model has 2 layers"),
+    "a projection in the wrong block": tensors(tensors_at("mlp.q_proj"), "mlp.q_proj.lora_A.weight' is not lora_A"),
     "a rank above the operator's": tensors(
         good_tensors(rank=128), "the adapter's rank is 128, above LORIKEET_MAX_ADAPTER_RANK, which is 64", r=128
     ),

@@ -20,13 +20,13 @@ TOLERANCE = 1e-3
 @pytest.fixture(scope="module")
 def theirs() -> dict:
     weights = {"pretrained": os.environ["CONFORMANCE_WEIGHTS"], "dtype": "float32", "device": "cpu"}
-    return _evaluated("hf", weights, batch_size=8)
+    return _evaluate("hf", weights, batch_size=8)
 
 
 @pytest.fixture(scope="module", params=[1, 8], ids=["one by one", "eight at once"])
 def ours(request, place) -> dict:
     """Return the results of the harness over the API. Prompts are sent as token ids."""
-    return _evaluated(
+    return _evaluate(
         "local-completions",
         {
             "model": place.model,
@@ -40,7 +40,7 @@ def ours(request, place) -> dict:
     )
 
 
-def _evaluated(model: str, arguments: dict[str, object], batch_size: int) -> dict:
+def _evaluate(model: str, arguments: dict[str, object], batch_size: int) -> dict:
     return lm_eval.simple_evaluate(
         model=model,
         model_args=arguments,

@@ -24,7 +24,7 @@ def fields(required: str = "", **properties: Schema) -> Schema:
     }
 
 
-def many(items: Schema) -> Schema:
+def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items, "minItems": 1}
 
 
@@ -45,13 +45,13 @@ _MATCH = fields(
 )
 _PARENT = fields("name", name=TEXT, namespace=TEXT, sectionName=TEXT, port=NUMBER, kind=TEXT, group=TEXT)
 _RULE = fields(
-    matches=many(_MATCH),
-    backendRefs=many(fields("name", name=TEXT, port=NUMBER, weight=NUMBER)),
+    matches=list_of(_MATCH),
+    backendRefs=list_of(fields("name", name=TEXT, port=NUMBER, weight=NUMBER)),
     timeouts=fields(request=DURATION, backendRequest=DURATION),
 )
 _SCALING = fields(
     stabilizationWindowSeconds=NUMBER,
-    policies=many(fields("type value periodSeconds", type=TEXT, value=NUMBER, periodSeconds=NUMBER)),
+    policies=list_of(fields("type value periodSeconds", type=TEXT, value=NUMBER, periodSeconds=NUMBER)),
 )
 _TRIGGER = fields(
     "type metadata",
@@ -65,7 +65,8 @@ _TEMPLATE = {"type": "object", "required": ["metadata", "spec"]}  # a pod's, whi
 
 SCHEMAS: dict[str, Schema] = {
     "HTTPRoute": resource(
-        "gateway.networking.k8s.io/v1", fields(parentRefs=many(_PARENT), hostnames=many(TEXT), rules=many(_RULE))
+        "gateway.networking.k8s.io/v1",
+        fields(parentRefs=list_of(_PARENT), hostnames=list_of(TEXT), rules=list_of(_RULE)),
     ),
     "ServiceMonitor": resource(
         "monitoring.coreos.com/v1",
@@ -73,12 +74,12 @@ SCHEMAS: dict[str, Schema] = {
             "selector endpoints",
             jobLabel=TEXT,
             selector=fields(matchLabels=texts()),
-            endpoints=many(fields(port=TEXT, path=TEXT, interval=TEXT)),
+            endpoints=list_of(fields(port=TEXT, path=TEXT, interval=TEXT)),
         ),
     ),
     "PrometheusRule": resource(
         "monitoring.coreos.com/v1",
-        fields(groups=many(fields("name rules", name=TEXT, interval=TEXT, rules=many(_ALERT)))),
+        fields(groups=list_of(fields("name rules", name=TEXT, interval=TEXT, rules=list_of(_ALERT)))),
     ),
     "ScaledObject": resource(
         "keda.sh/v1alpha1",
@@ -92,7 +93,7 @@ SCHEMAS: dict[str, Schema] = {
             advanced=fields(
                 horizontalPodAutoscalerConfig=fields(behavior=fields(scaleUp=_SCALING, scaleDown=_SCALING))
             ),
-            triggers=many(_TRIGGER),
+            triggers=list_of(_TRIGGER),
         ),
     ),
     "RayCluster": resource(
@@ -101,7 +102,7 @@ SCHEMAS: dict[str, Schema] = {
             "headGroupSpec",
             rayVersion=TEXT,
             headGroupSpec=fields("template", rayStartParams=texts(), template=_TEMPLATE),
-            workerGroupSpecs=many(
+            workerGroupSpecs=list_of(
                 fields(
                     "groupName template",
                     groupName=TEXT,

@@ -47,7 +47,7 @@ def _merge(folder: Path) -> list[str]:
     return f"-m gateway.cli adapter merge {flags}".split()
 
 
-def _other(text: str) -> Callable[[Path], list[str]]:
+def _other_system(text: str) -> Callable[[Path], list[str]]:
     return lambda folder: text.split()
 
 
@@ -55,11 +55,11 @@ ENTRY_POINTS: Mapping[str, Callable[[Path], list[str]]] = {
     "the engine of serve": _served,
     "engine": _engine,
     "engine.prepare": _prepare,
-    "engine.bench": _other("-m engine.bench throughput"),
-    "engine.bench --shape": _other("-m engine.bench --shape smollm2-135m --random-weights"),
+    "engine.bench": _other_system("-m engine.bench throughput"),
+    "engine.bench --shape": _other_system("-m engine.bench --shape smollm2-135m --random-weights"),
     "adapter merge": _merge,
-    "adapters.demo.train": _other("-m adapters.demo.train --model unused"),
-    "adapters.demo.check": _other("-m adapters.demo.check --model unused"),
+    "adapters.demo.train": _other_system("-m adapters.demo.train --model unused"),
+    "adapters.demo.check": _other_system("-m adapters.demo.check --model unused"),
 }
 
 

@@ -42,7 +42,7 @@ def numbers(weights: ModelWeights) -> list[torch.Tensor]:
     return [each.weight.dequantized() for each in products] + [weights.embed(torch.arange(199))]
 
 
-def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+def are_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -55,7 +55,7 @@ def test_a_later_start_reads_what_the_first_one_made(
     written = path.stat()
     caplog.clear()
     # Weights are not looked at: only norms and biases are read from the checkpoint.
-    assert same(numbers(load(folder, kind)), first)
+    assert are_equal(numbers(load(folder, kind)), first)
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
     assert not caplog.records
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_one_line_in_the_log(folder: Path, caplog: pytest.LogCapt
         weights = load(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert same(numbers(weights), expected)
+    assert are_equal(numbers(weights), expected)
     (record,) = caplog.records
     assert "the next start quantizes again" in record.getMessage()
     assert not list(folder.glob(f"*{SUFFIX}*"))
@@ -133,7 +133,7 @@ def test_matrices_that_were_made_of_another_dtype_are_not_taken(folder: Path) ->
     expected = numbers(load(folder, dtype=torch.bfloat16))
     file_of(folder, "int8").unlink()
     assert not torch.equal(numbers(load(folder))[0], expected[0])
-    assert same(numbers(load(folder, dtype=torch.bfloat16)), expected)
+    assert are_equal(numbers(load(folder, dtype=torch.bfloat16)), expected)
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(folder: Path) -> None:
@@ -175,13 +175,13 @@ def test_any_damaged_byte_is_noticed_and_the_file_made_again(
         path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert same(numbers(load(folder)), expected)
+            assert are_equal(numbers(load(folder)), expected)
         (record,) = caplog.records
         assert "quantizing again" in record.getMessage()
         assert path.read_bytes() == content
     for length in (0, 7, 40, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
-        assert same(numbers(load(folder)), expected)
+        assert are_equal(numbers(load(folder)), expected)
         assert path.read_bytes() == content
 
 
@@ -196,8 +196,8 @@ def test_matrices_of_another_model_are_not_taken(folder: Path, tmp_path: Path) -
     model.save_pretrained(other)
     expected = numbers(load(other))
     shutil.copyfile(file_of(folder, "int8"), file_of(other, "int8"))
-    assert same(numbers(load(other)), expected)
-    assert not same(numbers(load(folder)), expected)
+    assert are_equal(numbers(load(other)), expected)
+    assert not are_equal(numbers(load(folder)), expected)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line_in_the_log(
@@ -211,4 +211,4 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_in_the_log(
     messages = [record.getMessage() for record in caplog.records]
     assert any("the next start quantizes again" in message for message in messages)
     assert not list(folder.glob(f".*{SUFFIX}*"))
-    assert same(numbers(load(folder)), first)
+    assert are_equal(numbers(load(folder)), first)

@@ -39,7 +39,7 @@ def shared(num_threads: int, num_others: int, num_processors: int) -> float:
     return num_others * min(1.0, num_processors / running)
 
 
-def settled(threads: ThreadCount, num_others: int, num_processors: int) -> set[int]:
+def settled_counts(threads: ThreadCount, num_others: int, num_processors: int) -> set[int]:
     """Return the numbers of threads that `adapt` arrives at beside a number of other busy threads."""
     seen = []
     for _ in range(4 * PATIENCE_INTERVALS):
@@ -60,22 +60,22 @@ def test_work_that_comes_and_goes_costs_no_thread() -> None:
 
 def test_where_every_processor_has_other_work_all_threads_compute() -> None:
     for num_others in (2, 3, 9):
-        assert settled(ThreadCount(2, 2), num_others, 2) == {2}
+        assert settled_counts(ThreadCount(2, 2), num_others, 2) == {2}
     threads = ThreadCount(2, 2)
     counts(threads, [0.67] * PATIENCE_INTERVALS)
     assert threads.count == 1
-    assert settled(threads, 2, 2) == {2}, "a second busy process comes"
+    assert settled_counts(threads, 2, 2) == {2}, "a second busy process comes"
 
 
 @pytest.mark.parametrize("num_others", range(20))
 def test_of_many_processors_as_many_threads_remain_as_others_leave(num_others: int) -> None:
-    assert settled(ThreadCount(16, 16), num_others, 16) == {16 - num_others if num_others < 16 else 16}
+    assert settled_counts(ThreadCount(16, 16), num_others, 16) == {16 - num_others if num_others < 16 else 16}
 
 
 def test_fewer_threads_than_processors_stay_while_there_is_room_beside_them() -> None:
-    assert settled(ThreadCount(4, 16), 12, 16) == {4}
-    assert settled(ThreadCount(4, 16), 14, 16) == {2}
-    assert settled(ThreadCount(4, 16), 16, 16) == {4}
+    assert settled_counts(ThreadCount(4, 16), 12, 16) == {4}
+    assert settled_counts(ThreadCount(4, 16), 14, 16) == {2}
+    assert settled_counts(ThreadCount(4, 16), 16, 16) == {4}
 
 
 @pytest.mark.parametrize("others", list(itertools.product([0.0, 0.5, 1.0, 3.0], repeat=3)))
@@ -97,7 +97,7 @@ class Clocks:
         self.usage = Usage(now_s + elapsed_s, all_s + own_s + others_s, own + own_s)
 
 
-def adapted(clocks: Clocks, threads: AdaptedThreads, elapsed_s: float, others_s: float) -> int:
+def adapt_threads(clocks: Clocks, threads: AdaptedThreads, elapsed_s: float, others_s: float) -> int:
     clocks.move(elapsed_s, 1.5 * elapsed_s, others_s)
     threads.adapt()
     return torch.get_num_threads()
@@ -107,8 +107,8 @@ def test_pytorch_gets_the_number_and_own_work_does_not_count() -> None:
     torch.set_num_threads(2)
     clocks = Clocks()
     threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
-    assert adapted(clocks, threads, 1.0, 0.0) == 2
-    assert [adapted(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
+    assert adapt_threads(clocks, threads, 1.0, 0.0) == 2
+    assert [adapt_threads(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
 
 
 def test_a_time_in_which_nothing_was_computed_decides_nothing() -> None:
@@ -116,8 +116,8 @@ def test_a_time_in_which_nothing_was_computed_decides_nothing() -> None:
     clocks = Clocks()
     threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
     for _ in range(2 * PATIENCE_INTERVALS):
-        assert adapted(clocks, threads, 2 * STALE_S, STALE_S) == 2
-    assert [adapted(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
+        assert adapt_threads(clocks, threads, 2 * STALE_S, STALE_S) == 2
+    assert [adapt_threads(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
 
 
 def test_the_clocks_are_read_once_an_interval_however_many_steps_there_are() -> None:

@@ -48,7 +48,7 @@ def small(tenants: Tenants, **changes: object) -> EngineConfig:
     return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | {"max_model_len": 96} | changes))
 
 
-def named(request: GenerateRequest, tenants: Tenants) -> str:
+def tenant_of(request: GenerateRequest, tenants: Tenants) -> str:
     return next(name for name, digest in tenants.digests.items() if digest == request.adapter)
 
 
@@ -57,7 +57,7 @@ def assert_equal_to_peft(tenants: Tenants, requests: Sequence[GenerateRequest], 
         answer = answers[request.request_id]
         claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
         assert len(answer.token_ids) == request.sampling.max_tokens
-        assert_greedy_follows(tenants.models[named(request, tenants)], [claim], tolerance=1e-4)
+        assert_greedy_follows(tenants.models[tenant_of(request, tenants)], [claim], tolerance=1e-4)
 
 
 def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> None:

@@ -54,7 +54,7 @@ def steps() -> Iterator[Steps]:
     made.rig.pool.close()
 
 
-def mixed(decodes: list[Sequence], *chunks: Chunk) -> Plan:
+def mixed_plan(decodes: list[Sequence], *chunks: Chunk) -> Plan:
     return Plan(decode_plan(decodes).decodes, list(chunks))
 
 
@@ -68,7 +68,7 @@ def test_a_replayed_step_gives_what_the_launched_one_gives(
     decodes = [steps.decoding([1, 2, 3], adapters[0]), steps.decoding([4, 5], adapters[1])][:num_decodes]
     cut = steps.start([6, 7, 8, 9, 10, 11, 12], adapters[2])
     steps.rig.logits(Plan([], [Chunk.of(cut, 0, 3)]), [0])
-    plan = mixed(decodes, Chunk.of(cut, 3, 4), Chunk.of(steps.start([13, 14], adapters[0]), 0, 2))
+    plan = mixed_plan(decodes, Chunk.of(cut, 3, 4), Chunk.of(steps.start([13, 14], adapters[0]), 0, 2))
     last_rows = [*range(num_decodes), num_decodes + 3, num_decodes + 5]
     replayed, from_graph = steps.logits(plan, last_rows)
     launched, also_from_graph = steps.logits(plan, last_rows * 4)

@@ -38,7 +38,7 @@ class EvenTokens:
         assert token_id % 2 == 0
 
 
-def started(rig: Rig, options: dict[str, object], adapter: str, prompt: Many[int] = (1, 2, 3)) -> Sequence:
+def start_sequence(rig: Rig, options: dict[str, object], adapter: str, prompt: Many[int] = (1, 2, 3)) -> Sequence:
     sequence = rig.start(list(prompt), 4, adapter=adapter)
     sampling = msgspec.convert({"max_tokens": 64, "temperature": 1.0} | options, SamplingParams)
     sequence.request = msgspec.structs.replace(sequence.request, sampling=sampling)
@@ -72,13 +72,13 @@ def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
     rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, CudaAccelerator(torch.device("cuda")))
     rig.open(RandomAdapters(model, torch.float32, [sizes.rank], pin=rig.device.pin))
     for mode in ("default", "error"):
-        sequences = [started(rig, options, "0" if i % 2 else "") for i, options in enumerate(OPTIONS.values())]
+        sequences = [start_sequence(rig, options, "0" if i % 2 else "") for i, options in enumerate(OPTIONS.values())]
         sequences[0].matcher = EvenTokens()
         first, later = ([Chunk.of(sequence, 0, 3) for sequence in part] for part in (sequences[:3], sequences[3:]))
         compute(rig, Plan([], first), mode)
         compute(rig, Plan(decode_plan(sequences[:3]).decodes, later), mode)
         compute(rig, decode_plan(sequences), mode)
-        whole = started(rig, OPTIONS["log-probabilities"], "0", list(range(1, 11)))
+        whole = start_sequence(rig, OPTIONS["log-probabilities"], "0", list(range(1, 11)))
         whole.request = msgspec.structs.replace(whole.request, pooling="mean")
         compute(rig, Plan([], [Chunk.of(whole, 0, 10)]), mode)
         assert all(token % 2 == 0 for token in sequences[0].token_ids[3:])

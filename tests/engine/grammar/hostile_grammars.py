@@ -8,7 +8,7 @@ from engine.protocol import Grammar
 from tests.engine.grammar.grammars import schema
 
 
-def nested(opening: str, closing: str, depth: int) -> str:
+def nested_text(opening: str, closing: str, depth: int) -> str:
     return opening * depth + "{}" + closing * depth
 
 
@@ -18,8 +18,8 @@ NEVER_COMPILES = {
     "alternating automata": Grammar("lark", "start: T\nT: " + " & ".join(f"/(.*a.{{{k}}}b)*/" for k in range(3, 30))),
     "multiples": schema({"type": "integer", "multipleOf": 99_999_989}),
     "intersections": schema({"allOf": [{"type": "string", "pattern": f"a.{{{i}}}b"} for i in range(3, 25)]}),
-    "nested arrays": Grammar("json_schema", nested('{"type":"array","items":', "}", 10_000)),
-    "nested properties": Grammar("json_schema", nested('{"properties":{"a":', "}}", 10_000)),
+    "nested arrays": Grammar("json_schema", nested_text('{"type":"array","items":', "}", 10_000)),
+    "nested properties": Grammar("json_schema", nested_text('{"properties":{"a":', "}}", 10_000)),
     "nested groups": Grammar("regex", "(" * 10_000 + "a" + ")" * 10_000),
     "five megabytes": schema({"enum": ["x" * 5_000_000]}),
     "references without end": schema({"$defs": REFERENCES, "$ref": "#/$defs/d0"}),

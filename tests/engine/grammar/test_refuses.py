@@ -14,24 +14,24 @@ from tests.engine.grammar.grammars import feed, matchers, refusal, schema
 STRING = {"type": "string"}
 
 
-def of_a(value: object) -> dict[str, object]:
+def schema_of_a(value: object) -> dict[str, object]:
     return {"type": "object", "properties": {"a": value}}
 
 
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("not", of_a({"not": STRING})),
-        ("if", of_a({"if": STRING, "then": {"minLength": 1}})),
+        ("not", schema_of_a({"not": STRING})),
+        ("if", schema_of_a({"if": STRING, "then": {"minLength": 1}})),
         ("dependentRequired", {"dependentRequired": {"a": ["b"]}}),
         ("dependentSchemas", {"dependentSchemas": {"a": True}}),
         ("propertyNames", {"propertyNames": {"maxLength": 3}}),
         ("contains", {"type": "array", "contains": STRING}),
         ("uniqueItems", {"type": "array", "uniqueItems": True}),
-        ("unevaluatedProperties", {"anyOf": [of_a(STRING)], "unevaluatedProperties": False}),
+        ("unevaluatedProperties", {"anyOf": [schema_of_a(STRING)], "unevaluatedProperties": False}),
         ("unevaluatedItems", {"allOf": [{"prefixItems": [STRING]}], "unevaluatedItems": False}),
         ("oneOf", {"oneOf": [{"minimum": 1}, {"maximum": 5}]}),
-        ("format", of_a({"type": "string", "format": "idn-email"})),
+        ("format", schema_of_a({"type": "string", "format": "idn-email"})),
         ("pattern", {"type": "string", "pattern": r"[\w&&[^\d]]"}),
         ("pattern", {"type": "string", "pattern": r"^a\x01b$"}),
         ("const", {"const": "nul\x00"}),
@@ -44,7 +44,7 @@ def of_a(value: object) -> dict[str, object]:
         ("minProperties", {"properties": {"a": True, "b": True}, "minProperties": 1, "maxProperties": 2}),
         ("$ref", {"$ref": "https://example.com/schema"}),
         ("$ref", {"$ref": "#/$defs/missing"}),
-        ("$id", of_a({"$id": "other", "type": "string"})),
+        ("$id", schema_of_a({"$id": "other", "type": "string"})),
         ("$schema", {"$schema": "http://json-schema.org/draft-04/schema#", "type": "string"}),
         ("$dynamicRef", {"$dynamicRef": "#node"}),
         ("x-guidance", {"x-guidance": {"lenient": True}, "type": "string"}),
@@ -58,7 +58,7 @@ def test_a_schema_is_refused_by_the_name_of_what_cannot_be_enforced(keyword: str
 def test_a_refused_keyword_is_found_wherever_it_stands(at: str) -> None:
     bad = {"not": STRING}
     value = {
-        "properties": of_a({"items": bad}),
+        "properties": schema_of_a({"items": bad}),
         "items": {"prefixItems": [True, bad]},
         "$defs": {"$ref": "#/$defs/deep/items", "$defs": {"deep": {"items": bad}}},
         "anyOf": {"anyOf": [STRING, {"additionalProperties": bad}]},
@@ -67,7 +67,7 @@ def test_a_refused_keyword_is_found_wherever_it_stands(at: str) -> None:
 
 
 def test_names_in_data_are_no_keywords() -> None:
-    assert refusal(schema(of_a({"const": {"not": 1}}) | {"required": ["not"]})) == ""
+    assert refusal(schema(schema_of_a({"const": {"not": 1}}) | {"required": ["not"]})) == ""
     assert refusal(schema({"type": "object", "properties": {"not": STRING, "$ref": STRING, "$id": STRING}})) == ""
 
 
@@ -77,7 +77,7 @@ def test_names_in_data_are_no_keywords() -> None:
         ({"type": "array", "uniqueItems": False, "minContains": 3}, "[1,1]", "1"),
         ({"type": "string", "then": False, "$comment": "x", "title": "t", "unheard-of": 1}, '"a"', "1"),
         ({"type": "string", "maxLength": 1.0}, '"a"', '"ab"'),
-        (of_a(STRING) | {"unevaluatedProperties": False}, '{"a":"x"}', '{"b":1}'),
+        (schema_of_a(STRING) | {"unevaluatedProperties": False}, '{"a":"x"}', '{"b":1}'),
         ({"prefixItems": [STRING], "type": "array", "unevaluatedItems": False}, '["a"]', '["a",1]'),
         ({"prefixItems": [STRING], "type": "array", "additionalItems": False}, '["a",1]', "[1]"),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "integer"}, "1", '"a"'),

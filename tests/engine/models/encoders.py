@@ -59,7 +59,7 @@ def save_encoder(family: str, folder: Path, *, ranks: bool = False, **changes: A
     labels = {"num_labels": 1} if ranks else {}
     config = AutoConfig.for_model(family, **(SIZES | ENCODERS[family] | labels | changes))
     kind = AutoModelForSequenceClassification if ranks else AutoModel
-    return shaken(kind.from_config(config), folder)
+    return shake_weights(kind.from_config(config), folder)
 
 
 def save_decoder(folder: Path, kind: str, **changes: Any) -> PreTrainedModel:
@@ -68,10 +68,10 @@ def save_decoder(folder: Path, kind: str, **changes: Any) -> PreTrainedModel:
     sizes = SIZES | {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "num_labels": 1}
     config = AutoConfig.for_model("qwen3", **(sizes | changes))
     classes = {"embed": AutoModel, "classifier": AutoModelForSequenceClassification, "tokens": AutoModelForCausalLM}
-    return shaken(classes[kind].from_config(config), folder)
+    return shake_weights(classes[kind].from_config(config), folder)
 
 
-def shaken(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+def shake_weights(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

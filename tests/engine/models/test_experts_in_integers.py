@@ -48,10 +48,10 @@ def round_weights(model: torch.nn.Module, kind: Format, *, is_transposed: bool) 
         elif _LINEARS.search(name):
             parameter.data = dequantized_weight(weight, kind)
         elif _EXPERTS.search(name) and "lora_" not in name:
-            parameter.data = torch.stack([_rounded(each, kind, is_transposed) for each in weight])
+            parameter.data = torch.stack([_round_weight(each, kind, is_transposed) for each in weight])
 
 
-def _rounded(weight: Tensor, kind: Format, is_transposed: bool) -> Tensor:
+def _round_weight(weight: Tensor, kind: Format, is_transposed: bool) -> Tensor:
     rounded = dequantized_weight((weight.T if is_transposed else weight).contiguous(), kind)
     return rounded.T.contiguous() if is_transposed else rounded
 

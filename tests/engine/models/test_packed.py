@@ -118,14 +118,14 @@ def test_native_matrices_are_the_files_own_numbers(method: str, family: str, tmp
             of_layer |= {"mlp.gate_proj mlp.up_proj": layer.gate_up, "mlp.down_proj": layer.down}
             for names, product in of_layer.items():
                 assert isinstance(product, NativeLinear)
-                found = [files.matrix(*_named(config, index, name)) for name in names.split()]
+                found = [files.matrix(*_name_and_shape(config, index, name)) for name in names.split()]
                 exact = torch.cat([each.dequantized() for each in found if each is not None])
                 lost = (product.weight.dequantized() - exact).abs().max()
                 is_symmetric = method in ("gptq-32", "packed-32")
                 assert lost <= (0 if is_symmetric else exact.abs().max() / 7 / 136)
 
 
-def _named(config: ModelConfig, index: int, name: str) -> tuple[str, tuple[int, int]]:
+def _name_and_shape(config: ModelConfig, index: int, name: str) -> tuple[str, tuple[int, int]]:
     inputs, outputs = config.projection_shapes()[msgspec.convert(name.split(".")[1], Projection)]
     return f"model.layers.{index}.{name}.weight", (outputs, inputs)
 
@@ -335,7 +335,7 @@ def test_a_mutated_checkpoint_is_read_or_refused_in_words(method: str, full: boo
         mutant, config = dict(tensors), json.loads(json.dumps(raw))
         if rnd.random() < 0.5:
             found = config["quantization_config"]
-            places = [found, *_of_group(found)]
+            places = [found, *_group_and_weights(found)]
             place = rnd.choice(places)
             key = rnd.choice([*place, "zebra"])
             place[key] = rnd.choice(WRONG)
@@ -343,7 +343,7 @@ def test_a_mutated_checkpoint_is_read_or_refused_in_words(method: str, full: boo
                 del place[key]
         else:
             name = rnd.choice(names)
-            mutant[name] = _mutated(mutant[name], rnd)
+            mutant[name] = _mutate(mutant[name], rnd)
             if rnd.random() < 0.2:
                 del mutant[name]
         save_file(mutant, path)
@@ -352,12 +352,12 @@ def test_a_mutated_checkpoint_is_read_or_refused_in_words(method: str, full: boo
             load_weights(tmp_path, load_model_config(tmp_path), torch.float32, CPU)
 
 
-def _of_group(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _group_and_weights(found: dict[str, Any]) -> list[dict[str, Any]]:
     group = found.get("config_groups", {}).get("group_0")
     return [] if group is None else [group, group["weights"]]
 
 
-def _mutated(tensor: torch.Tensor, rnd: random.Random) -> torch.Tensor:
+def _mutate(tensor: torch.Tensor, rnd: random.Random) -> torch.Tensor:
     kind = rnd.randrange(5)
     if kind == 0 and tensor.dim():
         return tensor[: rnd.randrange(len(tensor) + 1)].contiguous()

@@ -45,7 +45,7 @@ def requests(tenants: Tenants) -> list[GenerateRequest]:
     ]
 
 
-def unfinished(sequences: list[Sequence]) -> list[Sequence]:
+def unfinished_sequences(sequences: list[Sequence]) -> list[Sequence]:
     return [s for s in sequences if s.num_completion_tokens < NUM_TOKENS]
 
 
@@ -53,7 +53,7 @@ def plain_texts(tenants: Tenants, asked: list[GenerateRequest]) -> dict[str, tup
     plans = HandMadePlans(tenants.model_dir, tenants.store_dir, list(tenants.digests.values())[1:])
     sequences = [plans.start(request) for request in asked]
     logprobs: dict[str, list[TokenLogprobs]] = {request.request_id: [] for request in asked}
-    while running := unfinished(sequences):
+    while running := unfinished_sequences(sequences):
         prefills = [Chunk.of(s, 0, len(s.token_ids)) for s in running if not s.num_computed]
         decodes = [decode(s) for s in running if s.num_computed]
         for chunk, result in zip(decodes + prefills, plans.step(decodes, prefills), strict=True):
@@ -75,7 +75,7 @@ def test_texts_with_drafts_equal_texts_without(tenants: Tenants) -> None:
     sequences = [plans.start(request) for request in asked]
     waiting = sequences.copy()
     num_right = num_wrong = 0
-    while running := unfinished(sequences):
+    while running := unfinished_sequences(sequences):
         prefills = [Chunk.of(s, 0, len(s.token_ids)) for s in waiting[:4]]  # the rest later, beside others' drafts
         del waiting[:4]
         decodes = [

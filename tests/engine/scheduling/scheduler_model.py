@@ -69,7 +69,7 @@ def rating(prefix: Prefix) -> TokenLogprobs:
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 
-def hidden(prefix: Prefix) -> NDArray[np.float32]:
+def hidden_states(prefix: Prefix) -> NDArray[np.float32]:
     return np.array([len(prefix[0]), next_token(prefix, seed=1), 1], dtype=np.float32)
 
 
@@ -129,7 +129,7 @@ def expected_choice(
 
 def expected_embedding(request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL) -> NDArray[np.float32]:
     prompt = entries(request, request.prompt_token_ids, switch, windows)
-    rows = [hidden(seen(prompt, i + 1, windows)) for i in range(len(request.prompt_token_ids))]
+    rows = [hidden_states(seen(prompt, i + 1, windows)) for i in range(len(request.prompt_token_ids))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
@@ -240,7 +240,7 @@ class HashingRunner:
             )
         elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
             first = chunk.first if request.pooling == "mean" else end - 1
-            pooled = np.sum([hidden(seen(prefix, i + 1, self._windows)) for i in range(first, end)], axis=0)
+            pooled = np.sum([hidden_states(seen(prefix, i + 1, self._windows)) for i in range(first, end)], axis=0)
             result = ChunkResult(pooled=pooled.astype(np.float32))
         if request.sampling.num_prompt_logprobs is not None and not sequence.index:
             rated = range(chunk.first + 1, min(end, sequence.num_prompt_tokens - 1) + 1)

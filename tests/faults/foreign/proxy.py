@@ -129,7 +129,7 @@ class FaultProxy:
                     writer.transport.abort()
                     return
                 if fault == "slow body":
-                    await _trickled(data, writer)
+                    await _trickle(data, writer)
                 else:
                     writer.write(data)
                     await writer.drain()
@@ -174,7 +174,7 @@ async def _spoiled(fault: Fault, writer: asyncio.StreamWriter) -> None:
             await writer.drain()
 
 
-async def _trickled(data: bytes, writer: asyncio.StreamWriter) -> None:
+async def _trickle(data: bytes, writer: asyncio.StreamWriter) -> None:
     for at in range(0, len(data), 16):
         writer.write(data[at : at + 16])
         await writer.drain()

@@ -155,7 +155,7 @@ class Desk:
             before.clear()
             before.update(found)
             found.clear()
-            async with connected(self.site.dsn) as conn:
+            async with open_connection(self.site.dsn) as conn:
                 for row in await conn.fetch(_ROWS, self.site.key.project_id):
                     found.setdefault(row["request_id"], []).append(Row(**row))
             return found.keys() >= set(request_ids) and found == before
@@ -167,7 +167,7 @@ class Desk:
         """Return the settled amount of each limit, once no limit holds a reservation."""
 
         async def amounts() -> list[int] | None:
-            async with connected(self.site.dsn) as conn:
+            async with open_connection(self.site.dsn) as conn:
                 if await conn.fetchval("SELECT count(*) FROM limit_leases"):
                     return None
                 return [await conn.fetchval(_SETTLED, each) for each in limit_ids]
@@ -176,7 +176,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def open_connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     conn = await asyncpg.connect(dsn)
     try:
         yield conn

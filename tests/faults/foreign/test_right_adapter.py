@@ -21,7 +21,7 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backends.engine.model import EngineModel
 from gateway.db.adapters import adapter_versions
 from gateway.text.tokenizer import Tokenizer
-from tests.faults.foreign.site import Desk, connected
+from tests.faults.foreign.site import Desk, open_connection
 from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp
@@ -195,7 +195,7 @@ MAKERS = {"vllm": with_vllm, "sglang": with_sglang, "llamacpp": with_llamacpp}
 @pytest.fixture
 async def world(desk: Desk) -> AsyncIterator[World]:
     site = desk.site
-    async with connected(site.dsn) as conn:
+    async with open_connection(site.dsn) as conn:
         for number in range(1, NUM_ADAPTERS + 1):
             await adapter_versions.put_adapter(
                 conn,

@@ -52,11 +52,11 @@ def fetcher(
 async def fetched(fetcher: Fetcher, source: str, folder: Path) -> tuple[dict[str, bytes], Received]:
     """Fetch a source; return the files by name, and the counts of the transfer."""
     received = fetcher.begin()
-    path = await fetcher.bring(source, new(folder), received)
+    path = await fetcher.bring(source, make_folder(folder), received)
     return content(path), received
 
 
-def new(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -66,7 +66,7 @@ def content(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
-async def refused(fetcher: Fetcher, source: str, folder: Path) -> str:
+async def refusal_of(fetcher: Fetcher, source: str, folder: Path) -> str:
     with pytest.raises(FetchFailed) as caught:
         await fetched(fetcher, source, folder)
     return str(caught.value)
@@ -142,7 +142,7 @@ async def test_a_hostile_server_is_left_within_bounds(web: Web, tmp_path: Path, 
     web.pages["/adapters/x"] = body
     started = time.monotonic()
     impatient = fetcher(web, idle_s=0.5 if "sent nothing" in reason else 10.0, total_s=1.0 if kind == "drips" else 20.0)
-    said = await refused(impatient, web.url("/adapters/x"), tmp_path / "x")
+    said = await refusal_of(impatient, web.url("/adapters/x"), tmp_path / "x")
     assert reason in said
     assert time.monotonic() - started < PATIENCE_S
     assert sum(len(part) for part in content(tmp_path / "x").values()) <= MAX_BYTES
@@ -156,10 +156,10 @@ async def test_no_redirect_reaches_what_is_private(web: Web, tmp_path: Path, hos
     """No redirect does, neither from the hub, which may redirect to any public address, nor if the operator's list has
     the very host."""
     web.pages["/org/r/resolve/main/adapter_config.json"] = redirect(f"https://{host}/latest/meta-data/")
-    assert "not a public address" in await refused(fetcher(web), "hf://org/r", tmp_path / "hub")
+    assert "not a public address" in await refusal_of(fetcher(web), "hf://org/r", tmp_path / "hub")
     if host.startswith("[::f"):
         return
-    said = await refused(fetcher(web, allowed=f"https://{host}/"), f"https://{host}/latest", tmp_path / "direct")
+    said = await refusal_of(fetcher(web, allowed=f"https://{host}/"), f"https://{host}/latest", tmp_path / "direct")
     assert said.endswith("is not a public address")
 
 
@@ -169,13 +169,13 @@ async def test_a_name_is_looked_up_once_and_its_certificate_is_verified(web: Web
     await fetched(fetcher(web, allowed=rebinds), rebinds, tmp_path / "x")
     assert web.lookups == ["rebinds.test"]
     liar = web.url("/adapters/x", "liar.test")
-    said = await refused(fetcher(web, allowed=liar), liar, tmp_path / "y")
+    said = await refusal_of(fetcher(web, allowed=liar), liar, tmp_path / "y")
     assert said == "the certificate of the source's server is not valid for its host name"
 
 
 async def test_what_is_not_listed_is_not_asked(web: Web, tmp_path: Path) -> None:
     for source in (web.url("/adaptersx/a"), web.url("/adapters/a", "cdn.test"), "hf://other/r", "s3://bucket"):
-        assert "not among the sources" in await refused(fetcher(web), source, tmp_path / "x")
+        assert "not among the sources" in await refusal_of(fetcher(web), source, tmp_path / "x")
     assert (web.asked, web.lookups) == ([], [])
 
 
@@ -220,4 +220,4 @@ async def test_a_folder_of_a_bucket_comes_with_the_operators_credentials(
         ):
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", access_key)
             into = tmp_path / f"{folder}-{access_key}"
-            assert await refused(of_bucket, f"s3://bucket/adapters/{folder}", into) == reason
+            assert await refusal_of(of_bucket, f"s3://bucket/adapters/{folder}", into) == reason

@@ -36,7 +36,7 @@ def _inspect(path: Path, into: Path) -> Report:
     return Report(canonical_digest(into), adapter.rank_max, size_bytes, len(adapter.modules), 0, [], {})
 
 
-async def timed(client: httpx.AsyncClient, project: str, number: int, folder: Path) -> float:
+async def seconds_of_upload(client: httpx.AsyncClient, project: str, number: int, folder: Path) -> float:
     start_s = time.perf_counter()
     reply = await upload(client, project, f"a{number}", folder)
     assert (reply.status_code, reply.json()["changed"]) == (200, True), reply.text
@@ -61,11 +61,11 @@ async def test_the_time_of_an_upload_does_not_tell_that_another_tenant_has_the_b
         names = ("acme", "globex")
         made = [(await client.post("/projects", json={"name": name})).json()["id"] for name in names]
         first, second = (f"/projects/{project_id}" for project_id in made)
-        await timed(client, first, 0, folders[0])
+        await seconds_of_upload(client, first, 0, folders[0])
         for number in range(num_pairs):
             pair = [(unknown, first, number + 1), (known, second, number)]
             for times, project, which in chance.sample(pair, 2):
-                times.append(await timed(client, project, which, folders[which]))
+                times.append(await seconds_of_upload(client, project, which, folders[which]))
         assert len(server.services.store.digests()) == num_pairs + 1
     longer = sum(mine > other for mine in known for other in unknown) / num_pairs**2
     print(f"known bytes take longer than unknown ones with probability {longer:.3f}")

@@ -31,7 +31,7 @@ async def alerts(client: httpx.AsyncClient) -> list[dict[str, Any]]:
     return found
 
 
-async def member(
+async def make_member(
     server: AdminServer, project_id: str, email: str = "ann@acme.example.com", role: str = "viewer"
 ) -> str:
     user = await server.user(email, None)
@@ -89,11 +89,11 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
         assert {each["project_id"] for each in told} == {None, acme.project_id, globex.project_id}
         assert all("'old'" in each["detail"] for each in told[-2:])
 
-        async with server.person(await member(server, acme.project_id)) as ann:
+        async with server.person(await make_member(server, acme.project_id)) as ann:
             mine = await alerts(ann)
         assert [each["code"] for each in mine] == ["limit_exhausted", "adapter_rejected", "key_expires_soon"]
         assert {each["project_id"] for each in mine} == {acme.project_id}
-        async with server.person(await member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
+        async with server.person(await make_member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
             assert [each["code"] for each in await alerts(bo)] == ["limit_exhausted", "key_expires_soon"]
 
 
@@ -107,10 +107,10 @@ async def test_an_experiment_that_paused_itself_is_told_to_its_project(database:
         await conn.execute("UPDATE experiments SET why = $1", json.dumps(why))
     async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
         assert [each["code"] for each in await alerts(operator)] == ["experiment_paused"] * 2
-        async with server.person(await member(server, acme.project_id)) as ann:
+        async with server.person(await make_member(server, acme.project_id)) as ann:
             (told,) = await alerts(ann)
         assert told["href"] == f"/admin/experiments/{acme.project_id}/{mine.id}" and "`warm` fails." in told["detail"]
-        async with server.person(await member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
+        async with server.person(await make_member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
             assert await alerts(bo) == []
 
 
@@ -210,7 +210,7 @@ async def test_adapters_of_all_tenants_are_one_list_of_pages(database: Database,
         in_turn = [(tenant, f"bot-{number}") for number in range(2) for tenant in ("acme", "globex")]
         assert await listed(operator) == in_turn
         last_id = (await operator.get("/adapters")).json()["last_id"]
-        async with server.person(await member(server, tenants[0].project_id)) as ann:
+        async with server.person(await make_member(server, tenants[0].project_id)) as ann:
             assert await listed(ann) == [("acme", "bot-0"), ("acme", "bot-1")]
             assert (await ann.get("/adapters", params={"after": last_id})).status_code == 400
 
@@ -235,7 +235,7 @@ async def test_things_are_found_by_what_people_know_of_them(server: AdminServer,
     async with books.database.acquire() as conn:
         for each in (books, globex, theirs):
             await put_adapter(conn, each.project_id, "acme-pirate", digest="a" * 64, rank=2, size_bytes=1)
-    email = await member(server, books.project_id)
+    email = await make_member(server, books.project_id)
     async with server.client(server.operator_key) as operator:
         key = (await operator.post(f"/projects/{books.project_id}/api_keys", json={"name": "The Acme key"})).json()
         public = key["redacted_value"].removesuffix("***")

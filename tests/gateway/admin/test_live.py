@@ -46,7 +46,7 @@ async def events(reply: httpx.Response) -> AsyncIterator[tuple[str, dict[str, An
             yield name, msgspec.json.decode(value)
 
 
-async def until(reply: AsyncIterator[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
+async def read_until(reply: AsyncIterator[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE_S):
         async for name, data in reply:
             if name == wanted:
@@ -54,7 +54,7 @@ async def until(reply: AsyncIterator[tuple[str, dict[str, Any]]], wanted: str) -
     raise AssertionError(f"the stream ended before '{wanted}'")
 
 
-async def over(reply: AsyncIterator[tuple[str, dict[str, Any]]]) -> None:
+async def read_to_end(reply: AsyncIterator[tuple[str, dict[str, Any]]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         async for _ in reply:
             pass
@@ -67,14 +67,14 @@ async def test_an_operator_sees_engines_traffic_and_what_changes(server: AdminSe
     async with server.client(server.operator_key) as operator, operator.stream("GET", "/live") as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         stream = events(reply)
-        (engine,) = (await until(stream, "engines"))["data"]
+        (engine,) = (await read_until(stream, "engines"))["data"]
         assert (engine["num_running"], len(engine["tenants"])) == (4, 2)
-        await until(stream, "traffic")
+        await read_until(stream, "traffic")
         await server.user("ann@example.com", "viewer")
         await operator.post(f"/projects/{acme.project_id}/api_keys", json={"name": "new"})
         topics: set[str] = set()
         while "keys" not in topics:
-            topics |= set((await until(stream, "changed"))["topics"])
+            topics |= set((await read_until(stream, "changed"))["topics"])
 
 
 async def test_members_see_their_own_and_their_streams_end_with_the_login(
@@ -86,21 +86,21 @@ async def test_members_see_their_own_and_their_streams_end_with_the_login(
         await operator.post(f"/projects/{acme.project_id}/users", json={"user_id": user["id"], "role": "viewer"})
         async with server.person("ann@acme.example.com") as ann, ann.stream("GET", "/live") as reply:
             stream = events(reply)
-            (engine,) = (await until(stream, "engines"))["data"]
+            (engine,) = (await read_until(stream, "engines"))["data"]
             assert [each["project_id"] for each in engine["tenants"]] == [acme.project_id]
             assert "num_running" not in engine
-            assert (await until(stream, "traffic"))["num_requests"] == 0
+            assert (await read_until(stream, "traffic"))["num_requests"] == 0
             for number in range(TRIES):
                 await operator.post(f"/projects/{globex.project_id}/api_keys", json={})
                 limit = {"unit": "tokens", "window": "day", "max": 5 + number}
                 await operator.post(f"/projects/{acme.project_id}/limits", json=limit)
-                topics = (await until(stream, "changed"))["topics"]
+                topics = (await read_until(stream, "changed"))["topics"]
                 if topics != sorted(set(TOPICS.values())):  # as is told where a notification came late
                     break
             assert "limits" in topics
             assert set(topics) <= {"limits", "users"}, "its own alone: of a short while ago, that Ann has joined"
             await operator.delete(f"/users/{user['id']}/logins")
-            await over(stream)
+            await read_to_end(stream)
 
 
 @pytest.mark.parametrize("taken", ["the login", "the membership"])
@@ -116,10 +116,10 @@ async def test_a_stream_ends_at_once_when_its_right_is_taken_away(
             await operator.post(members, json={"user_id": user["id"], "role": "viewer"})
             async with server.person("ann@acme.example.com") as ann, ann.stream("GET", "/live") as reply:
                 stream = events(reply)
-                await until(stream, "engines")
+                await read_until(stream, "engines")
                 assert (await operator.delete(path)).status_code == 200
                 begun_s = time.monotonic()
-                await over(stream)
+                await read_to_end(stream)
                 return time.monotonic() - begun_s
 
     assert await least(once, 1.0) < 1.0
@@ -135,9 +135,9 @@ async def test_a_keys_stream_ends_when_the_key_may_do_less(server: AdminServer) 
         ci.stream("GET", "/live") as reply,
     ):
         stream = events(reply)
-        await until(stream, "traffic")
+        await read_until(stream, "traffic")
         assert (await operator.post(f"/users/{ann['id']}", json={"role": "viewer"})).status_code == 200
-        await over(stream)
+        await read_to_end(stream)
         assert (await ci.get("/projects")).status_code == 200, "it still works"
 
 

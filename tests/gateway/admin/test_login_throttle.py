@@ -35,7 +35,7 @@ async def server(database: Database, tmp_path: Path) -> AsyncIterator[AdminServe
 
 
 @asynccontextmanager
-async def browser(server: AdminServer, address: str) -> AsyncIterator[httpx.AsyncClient]:
+async def client_from(server: AdminServer, address: str) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"x-forwarded-for": address}
     async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=PATIENCE_S) as client:
         yield client
@@ -46,7 +46,7 @@ async def log_in(client: httpx.AsyncClient, password: str = PASSWORD, email: str
 
 
 async def test_a_network_that_guesses_is_locked_out_and_its_victim_is_not(server: AdminServer) -> None:
-    async with browser(server, ATTACKER) as attacker, browser(server, HOME) as ann:
+    async with client_from(server, ATTACKER) as attacker, client_from(server, HOME) as ann:
         guesses = [await log_in(attacker, "wrong") for _ in range(FREE_FAILURES + 2)]
         assert guesses == [401] * (FREE_FAILURES + 1) + [429]
         assert await log_in(attacker) == 429, "not even the right password is looked at from there"
@@ -54,7 +54,7 @@ async def test_a_network_that_guesses_is_locked_out_and_its_victim_is_not(server
 
 
 async def test_a_device_that_logged_in_before_passes_while_its_own_network_is_locked(server: AdminServer) -> None:
-    async with browser(server, HOME) as ann, browser(server, HOME) as neighbour:
+    async with client_from(server, HOME) as ann, client_from(server, HOME) as neighbour:
         assert await log_in(ann) == 200
         login, device = ann.cookies["lorikeet_login"], ann.cookies["lorikeet_device"]
         assert login != device
@@ -75,7 +75,7 @@ async def test_a_device_is_known_for_its_own_person_alone_and_until_somebody_end
     server: AdminServer,
 ) -> None:
     await server.user("bob@example.com", "viewer")
-    async with browser(server, HOME) as bob, browser(server, HOME) as neighbour:
+    async with client_from(server, HOME) as bob, client_from(server, HOME) as neighbour:
         assert await log_in(bob, email="bob@example.com") == 200
         for _ in range(FREE_FAILURES + 1):
             assert await log_in(neighbour, "wrong") == 401
@@ -116,7 +116,11 @@ async def test_guesses_from_many_networks_together_are_bounded_for_any_address(
 async def test_a_network_of_earlier_logins_passes_where_strangers_wait_for_their_turn(
     server: AdminServer, database: Database
 ) -> None:
-    async with browser(server, HOME) as ann, browser(server, HOME) as again, browser(server, ELSEWHERE) as stranger:
+    async with (
+        client_from(server, HOME) as ann,
+        client_from(server, HOME) as again,
+        client_from(server, ELSEWHERE) as stranger,
+    ):
         assert await log_in(ann) == 200
         async with database.acquire() as conn:
             person = hashlib.sha256(f"person\0{ANN}".encode()).digest()

@@ -47,7 +47,7 @@ async def make(operator: httpx.AsyncClient, agent: Agent, **changes: Any) -> str
     return pool_id
 
 
-async def shown(operator: httpx.AsyncClient, pool_id: str) -> dict[str, Any]:
+async def read_pool(operator: httpx.AsyncClient, pool_id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await operator.get(f"/pools/{pool_id}")).json()
     return found
 
@@ -59,7 +59,7 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
     await agent.start(pool_id)
     [change] = await decide_scaling(database, agent, BUSY, pool_id)
     assert (change.before, change.after) == (1, 4)
-    found = await shown(operator, pool_id)
+    found = await read_pool(operator, pool_id)
     assert found["num_replicas"] == 4
     assert found["scaling"]["why"] == change.why and "20 wait" in change.why
     assert "about to be ready" in found["scaling"]["outlook"]
@@ -86,7 +86,7 @@ async def test_a_pool_without_replicas_gets_one_when_a_gateway_holds_a_request(
 ) -> None:
     pool_id = await make(operator, agent)
     await agent.serve(pool_id)
-    found = await shown(operator, pool_id)
+    found = await read_pool(operator, pool_id)
     assert (found["num_replicas"], found["state"]) == (0, "stopped")
     assert "the next one" in found["why"]
     assert await decide_scaling(database, agent) == []
@@ -94,7 +94,7 @@ async def test_a_pool_without_replicas_gets_one_when_a_gateway_holds_a_request(
     assert (change.before, change.after) == (0, 1)
     await agent.start(pool_id)
     await decide_scaling(database, agent)
-    assert (await shown(operator, pool_id))["scaling"]["start_seconds"] >= 0
+    assert (await read_pool(operator, pool_id))["scaling"]["start_seconds"] >= 0
 
 
 async def test_an_operator_changes_and_removes_the_bounds_and_a_drained_pool_stays_drained(
@@ -173,7 +173,7 @@ async def test_what_an_operator_changes_while_the_agent_decides_counts(
             async with decision_waiting(database, agent, conn) as deciding:
                 await clear_scaling(conn, pool_id)
         assert await deciding == [], "the number follows the load no more"
-    assert (await shown(operator, pool_id))["num_replicas"] == 0
+    assert (await read_pool(operator, pool_id))["num_replicas"] == 0
 
 
 async def test_the_agent_waits_for_no_row_once_others_wait_for_its_changes(

@@ -46,7 +46,7 @@ async def test_more_and_fewer_replicas_leave_the_oldest_one_untouched(host: Host
     await host.scale(pool, 1)
     [left] = await host.ready()
     assert (left.id, left.generation) == (first.id, 1)
-    await until(lambda: as_answer(len(host.pids()) == 1))
+    await until(lambda: answer_with(len(host.pids()) == 1))
 
 
 async def test_a_killed_engine_is_started_again_as_the_next_generation(host: Host) -> None:
@@ -302,7 +302,7 @@ async def test_an_engine_that_nobody_is_connected_to_ends_by_itself(host: Host) 
     await asyncio.sleep(2.0)
     assert len(host.pids()) == 1, "its agent is connected"
     agent.kill()
-    await until(lambda: as_answer(host.pids() == []))
+    await until(lambda: answer_with(host.pids() == []))
     host.agent()
 
     async def restarted() -> bool:
@@ -360,7 +360,7 @@ async def test_a_removed_pool_leaves_nothing(host: Host) -> None:
     await host.ready()
     async with host.database.acquire() as conn:
         await pools.remove_pool(conn, pool.id)
-    await until(lambda: as_answer(host.pids() == []))
+    await until(lambda: answer_with(host.pids() == []))
     await host.ready(0)
 
 
@@ -400,7 +400,7 @@ async def test_a_model_whose_folder_has_moved_is_found_again_by_its_name(host: H
     assert served is not None and served.revisions[1].folder == str(folder)
 
 
-async def as_answer(answer: bool) -> bool:
+async def answer_with(answer: bool) -> bool:
     return answer
 
 

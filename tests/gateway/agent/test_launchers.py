@@ -82,7 +82,7 @@ async def opened(make: Callable[[], Launcher]) -> Launcher:
     launcher = make()
     launcher.watch(lambda ended: None)
     await launcher.admit([KEY])
-    await until(lambda: as_answer(launcher.unseen_s < 60))
+    await until(lambda: answer_with(launcher.unseen_s < 60))
     return launcher
 
 
@@ -116,13 +116,13 @@ def is_alive(pid: int | None) -> bool:
     return state != "Z"
 
 
-async def as_answer(value: bool) -> bool:
+async def answer_with(value: bool) -> bool:
     return value
 
 
 async def seen(launcher: Launcher, *engines: Engine) -> None:
     """Wait until the launcher lists exactly these engines."""
-    await until(lambda: as_answer(sorted(launcher.running().values(), key=str) == sorted(engines, key=str)))
+    await until(lambda: answer_with(sorted(launcher.running().values(), key=str) == sorted(engines, key=str)))
 
 
 async def test_an_engine_runs_where_its_launcher_said_and_in_a_session_of_its_own(

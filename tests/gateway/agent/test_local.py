@@ -32,15 +32,15 @@ async def test_the_processes_and_files_that_a_server_leaves_go_with_it(tmp_path:
 
     engine = await launcher.start(LaunchRequest("replica_x", 1, "", ""), begin)
     assert engine is not None
-    await until(lambda: as_answer(left.exists()))
+    await until(lambda: answer_with(left.exists()))
     pid = int(left.read_text())
     assert is_alive(pid)
     await launcher.stop(engine, 0.0)
     assert (await ended.get()).generation == 1
-    await until(lambda: as_answer(not is_alive(pid)))
+    await until(lambda: answer_with(not is_alive(pid)))
     assert not socket.exists() and not key.exists()
     await launcher.close()
 
 
-async def as_answer(value: bool) -> bool:
+async def answer_with(value: bool) -> bool:
     return value

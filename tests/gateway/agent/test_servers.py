@@ -92,7 +92,7 @@ async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_h
     [changed] = await site.host.ready(revision=2)
     assert changed.id != row.id
     assert "--lora" not in site.command
-    await until(lambda: as_answer(len(site.pids()) == 1), site.host.log)
+    await until(lambda: answer_with(len(site.pids()) == 1), site.host.log)
 
 
 async def test_a_request_that_runs_holds_a_server_that_drains(site: Site) -> None:
@@ -112,7 +112,7 @@ async def test_a_request_that_runs_holds_a_server_that_drains(site: Site) -> Non
     await asyncio.sleep(3.0)  # longer than an idle one is given
     assert len(site.pids()) == 2
     site.fault("")
-    await until(lambda: as_answer(len(site.pids()) == 1), site.host.log)
+    await until(lambda: answer_with(len(site.pids()) == 1), site.host.log)
 
 
 FAULTS = {
@@ -161,5 +161,5 @@ async def test_a_host_without_the_program_gets_no_server(site: Site) -> None:
     assert await site.host.replicas() == []
 
 
-async def as_answer(value: bool) -> bool:
+async def answer_with(value: bool) -> bool:
     return value

@@ -120,13 +120,13 @@ async def until(predicate) -> None:
             await asyncio.sleep(0.005)
 
 
-async def ready(backend: EngineBackend, engine: ScriptedEngine, **options) -> None:
+async def make_ready(backend: EngineBackend, engine: ScriptedEngine, **options) -> None:
     await engine.welcome(**options)
     await until(lambda: backend.health().ready)
 
 
 async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     assert (await engine.expect(Submit)).request == request()
     await engine.send(StepOutputs([Delta("req_1", [7], 1)], []))
@@ -139,7 +139,7 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
 
 
 async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     items = backend.deltas(request())
     reading = asyncio.create_task(anext(items))
     await engine.expect(Submit)
@@ -159,7 +159,7 @@ async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(e
 
 
 async def test_a_second_attempt_at_a_request_waits_until_the_first_has_ended_on_the_engine(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     first = backend.deltas(request())
     reading = asyncio.create_task(anext(first))
     await engine.expect(Submit)
@@ -189,7 +189,7 @@ class DyingSink(ListSink):
 async def test_what_could_not_be_recorded_reaches_no_engine(engine, endpoint, model_dir):
     backend = make_backend(endpoint, model_dir, DyingSink())
     backend.start()
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     with pytest.raises(MemoryError):
         await read(backend, request())
     await backend.stop()
@@ -221,7 +221,7 @@ async def test_an_engine_with_another_model_is_not_used(engine, backend):
 
 
 async def test_never_more_in_flight_than_the_engine_granted(engine, backend):
-    await ready(backend, engine, credits=1)
+    await make_ready(backend, engine, credits=1)
     first = asyncio.create_task(read(backend, request("req_1")))
     second = asyncio.create_task(read(backend, request("req_2")))
     assert (await engine.expect(Submit)).request.request_id == "req_1"
@@ -234,7 +234,7 @@ async def test_never_more_in_flight_than_the_engine_granted(engine, backend):
 
 
 async def test_leaving_early_aborts_and_still_records_the_usage(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
@@ -248,7 +248,7 @@ async def test_leaving_early_aborts_and_still_records_the_usage(engine, backend,
 
 
 async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_faster(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
@@ -266,7 +266,7 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
 
 
 async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_to_it(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     asked = msgspec.structs.replace(request(), n=3)
     stream = backend.deltas(asked)
     first = asyncio.create_task(anext(stream))
@@ -286,7 +286,7 @@ async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_t
 
 
 async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_after_a_stop(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     stream = backend.deltas(msgspec.structs.replace(request(), n=2))
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
@@ -303,7 +303,7 @@ async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_af
 
 
 async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
@@ -334,7 +334,7 @@ async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
 async def test_engine_errors_become_the_gateways(
     engine, backend, sink, code: str, raised: type[GatewayError], param: str | None, told: str | None
 ):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
     await engine.send(StepOutputs([], [final(completion=0, reason="error", error=EngineError(code, "why", 3.0))]))
@@ -346,7 +346,7 @@ async def test_engine_errors_become_the_gateways(
 
 
 async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, backend, endpoint, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     begun = asyncio.create_task(read(backend, request("req_1")))
     queued = asyncio.create_task(read(backend, request("req_2")))
     await engine.expect(Submit)
@@ -369,7 +369,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
     assert not backend.health().ready
     assert sink.given_up_ids == []
     successor = ScriptedEngine(endpoint)
-    await ready(backend, successor)
+    await make_ready(backend, successor)
     await until(lambda: sink.given_up_ids == ["req_1", "req_2"])  # an engine is there, and has not told
     reading = asyncio.create_task(read(backend, request("req_3")))
     await successor.expect(Submit)
@@ -379,7 +379,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
 
 
 async def test_what_is_tried_again_elsewhere_is_recorded_as_nobodys_and_its_reservation_stays(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(anext(backend.deltas(request())))
     await engine.expect(Submit)
     engine.close()
@@ -394,7 +394,7 @@ async def test_what_is_tried_again_elsewhere_is_recorded_as_nobodys_and_its_rese
 
 
 async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_record(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(anext(backend.deltas(request())))
     await engine.expect(Submit)
     full = EngineError("queue_full", "why", 3.0)
@@ -417,7 +417,7 @@ def calling_request(marks: dict[str, int]) -> GenerateRequest:
 
 @pytest.mark.parametrize("minor", [0, 1, 2, 3])
 async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_them(engine, backend, sink, minor):
-    await ready(backend, engine, minor=minor)
+    await make_ready(backend, engine, minor=minor)
     marked = calling_request({"[ARGS]": 6})
     assert (minor_of(request()), minor_of(calling_request({})), minor_of(marked)) == (0, 0, 2)
     if minor < 2:
@@ -434,7 +434,7 @@ async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_th
 
 async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_the_gateways_next_one(engine, backend):
     async def silence_s() -> float:
-        await ready(backend, engine)
+        await make_ready(backend, engine)
         await engine.expect(Heartbeat)
         await asyncio.sleep(HEARTBEAT_INTERVAL_S / 4)
         reading = asyncio.create_task(read(backend, request()))
@@ -450,7 +450,7 @@ async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_th
 
 
 async def test_a_gateway_that_did_not_run_itself_hears_its_engine_before_it_judges_it(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
     time.sleep(DEAD_AFTER_S + HEARTBEAT_INTERVAL_S)  # noqa: ASYNC251 - nothing of this process runs, the engine neither
@@ -461,7 +461,7 @@ async def test_a_gateway_that_did_not_run_itself_hears_its_engine_before_it_judg
 async def test_an_engine_without_another_in_its_place_may_be_silent_for_longer(engine, backend):
     others = [False]
     backend.watch(lambda: None, lambda: others[0])
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
     await asyncio.sleep(DEAD_AFTER_S + HEARTBEAT_INTERVAL_S)
@@ -472,14 +472,14 @@ async def test_an_engine_without_another_in_its_place_may_be_silent_for_longer(e
 
 
 async def test_usage_that_is_durable_within_a_moment_is_acknowledged_in_one_message(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     await backend.acknowledge([("req_1", 0), ("req_2", 0)])
     await backend.acknowledge([("req_3", 1)])
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0), ("req_2", 0), ("req_3", 1)]
 
 
 async def test_a_gateway_that_leaves_acknowledges_what_is_durable_first(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     await backend.acknowledge([("req_1", 0)])
     await backend.stop()
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
@@ -487,32 +487,32 @@ async def test_a_gateway_that_leaves_acknowledges_what_is_durable_first(engine, 
 
 
 async def test_usage_that_nobody_acknowledged_is_taken_over(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     orphan = UsageRecord("req_0", 0, "abort", Usage(5, 6), b"m")
     await engine.send(UnackedUsage([orphan]))
     assert await sink.wait_for(1) == [orphan]
 
 
 async def test_a_message_that_does_not_decode_ends_the_session_and_the_next_one_serves(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     for garbage in (b"?", encode(Refused("reason")).replace(b"reason", b"\xff" * 6)):
         reading = asyncio.create_task(read(backend, request()))
         await engine.expect(Submit)
         await engine.send_frame(garbage)
         with pytest.raises(Overloaded, match="does not decode"):
             await reading
-        await ready(backend, engine)
+        await make_ready(backend, engine)
 
 
 async def test_a_backend_that_was_stopped_says_so(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     await backend.stop()
     assert not backend.health().ready
     assert backend.health().detail == "stopped"
 
 
 async def test_loading_an_adapter_says_why_it_does_not_fit(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     loading = asyncio.create_task(backend.load("d1"))
     assert (await engine.expect(LoadAdapter)).digest == "d1"
     await engine.send(AdapterStatus("d1", False, "rank 512 is too large"))
@@ -526,7 +526,7 @@ async def test_loading_an_adapter_says_why_it_does_not_fit(engine, backend):
 
 
 async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
     draining = asyncio.create_task(backend.drain())
@@ -539,7 +539,7 @@ async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
 
 
 async def test_who_asks_for_a_probe_meanwhile_shares_it_and_a_load_answers_no_probe(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     probing = [asyncio.create_task(backend.probe("d1")) for _ in range(3)]
     asked = await engine.expect(LoadAdapter)
     assert (asked.digest, asked.pin, asked.probe) == ("d1", False, True)
@@ -558,7 +558,7 @@ async def test_who_asks_for_a_probe_meanwhile_shares_it_and_a_load_answers_no_pr
     [("adapter_rejected", InvalidRequest), ("queue_full", Overloaded), ("internal", BackendFailed)],
 )
 async def test_a_probe_that_fails_says_whose_fault_it_is(code, raised, engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     probing = asyncio.create_task(backend.probe("d1"))
     await engine.expect(LoadAdapter)
     await engine.send(AdapterStatus("d1", True, "it changes nothing", code, probed=True))
@@ -567,13 +567,13 @@ async def test_a_probe_that_fails_says_whose_fault_it_is(code, raised, engine, b
 
 
 async def test_a_probe_ends_with_its_engine_and_another_may_follow(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     probing = asyncio.create_task(backend.probe("d1"))
     await engine.expect(LoadAdapter)
     await engine.send(Refused("restarting"))
     with pytest.raises(Overloaded):
         await probing
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     probing = asyncio.create_task(backend.probe("d1"))
     await engine.expect(LoadAdapter)
     await engine.send(AdapterStatus("d1", True, probed=True, probe=AdapterProbe(0.5, 1024, 28, 0.25)))
@@ -586,7 +586,7 @@ async def test_a_probe_without_an_engine_may_be_asked_for_again(backend):
 
 
 async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine, backend):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     assert backend.take_used() == []
     reading = asyncio.create_task(read(backend, msgspec.structs.replace(request(), weight=2.0)))
     await engine.expect(Submit)
@@ -607,7 +607,7 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
 
 async def test_each_reader_that_is_cut_off_gets_an_error_of_its_own(engine, backend):
     """A change that one request makes to its error, such as when to try again, does not show in others."""
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     reading = [asyncio.create_task(read(backend, request(f"req_{number}"))) for number in range(3)]
     for _ in reading:
         await engine.expect(Submit)
@@ -627,7 +627,7 @@ async def test_each_call_about_an_adapter_that_is_lost_gets_an_error_of_its_own(
 
 
 async def test_what_a_backend_that_is_stopped_has_lost_is_given_up_too(engine, backend, sink):
-    await ready(backend, engine)
+    await make_ready(backend, engine)
     lost = asyncio.create_task(read(backend, request("req_1")))
     late = asyncio.create_task(anext(unread := backend.deltas(request("req_2"))))
     await engine.expect(Submit)

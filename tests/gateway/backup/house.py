@@ -18,7 +18,7 @@ from gateway.metering.format import frame
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.bases import put_adapter
 from tests.gateway.exports.ledger import make_books
-from tests.gateway.metering.records import BEGUN, ended
+from tests.gateway.metering.records import BEGUN, ended_record
 
 
 class House(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ async def furnish(data_dir: Path, dsn: str) -> House:
             )
             installation_id = await conn.fetchval("SELECT id FROM installation")
     begun = msgspec.structs.replace(BEGUN, database_id=installation_id)
-    write(data_dir / "journal/0/000000000001.journal", frame(begun) + frame(ended("req_journaled")))
+    write(data_dir / "journal/0/000000000001.journal", frame(begun) + frame(ended_record("req_journaled")))
     write(data_dir / "operator.key", b"sk-lk-operator\n")
     installation = Installation(
         data_dir=data_dir,

@@ -52,7 +52,7 @@ async def test_the_newest_backup_is_restored_and_everything_checked(
     house: House, sealed_backup: Path, lorikeet: Lorikeet, open_folder: Path
 ) -> None:
     found = json.loads(
-        await lorikeet(house.environ, "drill", "restore", str(sealed_backup), *_in(open_folder), "--json")
+        await lorikeet(house.environ, "drill", "restore", str(sealed_backup), *_in_folder(open_folder), "--json")
     )
     assert found["is_good"] and found["source"].endswith("/tuesday")
     assert found["num_billed_again"] == 1 and found["difference_tokens"] == 0, "the journal's request is billed"
@@ -92,11 +92,11 @@ def _seal_anew(backup: Path) -> None:
 
 
 async def _drill(house: House, lorikeet: Lorikeet, backup: Path, open_folder: Path) -> tuple[int, str]:
-    code, out, _ = await lorikeet.run(house.environ, ("drill", "restore", str(backup), *_in(open_folder)))
+    code, out, _ = await lorikeet.run(house.environ, ("drill", "restore", str(backup), *_in_folder(open_folder)))
     return code, out
 
 
-def _in(folder: Path) -> tuple[str, str]:
+def _in_folder(folder: Path) -> tuple[str, str]:
     return "--in", str(folder)
 
 

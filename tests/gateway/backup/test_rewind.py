@@ -21,7 +21,7 @@ from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.serve.lock import RESTORE_MARKER
 from tests.gateway.backup.archives import archived, received, server
 from tests.gateway.backup.house import furnish
-from tests.gateway.metering.records import ended
+from tests.gateway.metering.records import ended_record
 from tests.installation.databases import execute
 from tests.installation.waiting import wait_until
 
@@ -126,7 +126,7 @@ def test_a_moment_before_an_upgrade_is_brought_up_to_date_and_billed(
     found = json.loads(capsys.readouterr().out)
     assert (found["num_billed_again"], found["refused"], found["difference_tokens"]) == (1, [], 0)
     assert ledger_and_schema(old.data_dir) == (num_rows + 1, schema_names())
-    untagged = ended("req_untagged")
+    untagged = ended_record("req_untagged")
     untagged = msgspec.structs.replace(untagged, record=msgspec.structs.replace(untagged.record, meter=b"?"))
     with (old.data_dir / JOURNAL).open("ab") as file:
         file.write(frame(untagged))

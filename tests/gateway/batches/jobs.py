@@ -71,7 +71,7 @@ async def begin(client: httpx.AsyncClient, content: bytes, endpoint: str = CHAT)
     return str((await client.post("/v1/batches", json=asked)).json()["id"])
 
 
-async def shown(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def read_batch(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await client.get(f"/v1/batches/{id}")).json()
     return found
 
@@ -81,7 +81,7 @@ async def cancelled(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     await client.post(f"/v1/batches/{id}/cancel")
 
     async def has_ended() -> dict[str, Any] | None:
-        batch = await shown(client, id)
+        batch = await read_batch(client, id)
         return None if batch["status"] in OPEN else batch
 
     return await until(has_ended, f"{id} was not cancelled", pause_s=0.05)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.figures import figure
-from tests.gateway.batches.jobs import begin, cancelled, file_of, shown
+from tests.gateway.batches.jobs import begin, cancelled, file_of, read_batch
 from tests.gateway.limits.fleet import INPUT_NANOS, OUTPUT_NANOS, Fleet, Key, completion, put_limit, running_fleet
 from tests.gateway.live import BASE
 from tests.installation.tenants import make_key
@@ -79,7 +79,7 @@ async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, 
                     enqueued = await conn.fetchval(ENQUEUED, tenant.organization_id, tenant.project_id, None)  # noqa: B023
                     assert enqueued <= most, (enqueued, most)  # noqa: B023
                     largest = max(largest, enqueued)
-                    batches = [await shown(gateways[0], id) for id in ids]  # noqa: B023
+                    batches = [await read_batch(gateways[0], id) for id in ids]  # noqa: B023
                     return batches if all(batch["status"] != "validating" for batch in batches) else None
 
                 batches = await until(are_checked, "files were not checked", pause_s=0.02)

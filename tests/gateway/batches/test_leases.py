@@ -47,7 +47,7 @@ EXPIRE = "UPDATE batches SET leased_until = '-infinity'"
 NUM_HALTED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
 
 
-async def leased(database: Database, gateway: str) -> list[LeasedBatch]:
+async def lease_two(database: Database, gateway: str) -> list[LeasedBatch]:
     async with database.transaction() as conn:
         return await lease_batches(conn, gateway, 2, CHECKED + RUN)
 
@@ -55,7 +55,7 @@ async def leased(database: Database, gateway: str) -> list[LeasedBatch]:
 async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world: World, database: Database) -> None:
     for _ in range(2):
         await world.create(file_of([chat_line("a")]))
-    old = await leased(database, "old")
+    old = await lease_two(database, "old")
     async with database.transaction() as conn:
         for batch in old:
             await lock_batch(conn, batch)
@@ -66,7 +66,7 @@ async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world:
         await conn.execute(EXPIRE)
     async with database.acquire() as gate, database.acquire() as conn:
         await gate.execute("SELECT pg_advisory_lock($1)", GATE)
-        taking = asyncio.create_task(leased(database, "new"))
+        taking = asyncio.create_task(lease_two(database, "new"))
 
         async def halts() -> bool:
             return bool(await conn.fetchval(NUM_HALTED, GATE))
@@ -92,7 +92,7 @@ async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(wor
     await world.create(file_of([chat_line("a")]))
     models = ["tiny", "tiny:adapter", "tiny", "my-route", "gone:adapter", "large"]
     lines = [NewLine(number, 0, 1, model) for number, model in enumerate(models, 1)]
-    (batch,) = await leased(database, "gateway")
+    (batch,) = await lease_two(database, "gateway")
     async with database.transaction() as conn:
         await conn.execute(MAKE_POOLS, batch.project_id, ["tiny", "large"])
         await lock_batch(conn, batch)
@@ -133,7 +133,7 @@ async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_wit
     world: World, database: Database
 ) -> None:
     await world.create(file_of([chat_line("a")]))
-    (batch,) = await leased(database, "old")
+    (batch,) = await lease_two(database, "old")
     async with database.transaction() as conn:
         await conn.execute(MAKE_POOLS, batch.project_id, ["tiny"])
         await lock_batch(conn, batch)
@@ -145,7 +145,7 @@ async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_wit
         """Return the open lines that a gateway finds as it takes the batch, which are stored as well."""
         async with database.acquire() as conn:
             await conn.execute(EXPIRE)
-        (found,) = await leased(database, "new")
+        (found,) = await lease_two(database, "new")
         async with database.transaction() as conn:
             assert await lock_batch(conn, found) == "in_progress"
             found = await begin_anew(conn, found)
@@ -164,7 +164,7 @@ async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_wit
 
 async def test_a_batch_some_of_whose_lines_the_database_lost_does_not_begin(world: World, database: Database) -> None:
     await world.create(file_of([chat_line("a")]))
-    (batch,) = await leased(database, "gateway")
+    (batch,) = await lease_two(database, "gateway")
     async with database.transaction() as conn:
         await lock_batch(conn, batch)
         await add_lines(conn, batch, LINES[2:])  # a database that died lost the first ones

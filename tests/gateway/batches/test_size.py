@@ -22,7 +22,7 @@ import pytest
 from gateway.bench.http import Connection, connect, post
 from gateway.domain.batches.line import request_id_of
 from tests.figures import figure
-from tests.gateway.batches.jobs import CHAT, OPEN, chat_line, file_of, shown
+from tests.gateway.batches.jobs import CHAT, OPEN, chat_line, file_of, read_batch
 from tests.gateway.limits.fleet import Fleet, Key, make_key, running_fleet
 from tests.gateway.live import BASE
 from tests.installation.waiting import until
@@ -88,7 +88,7 @@ async def stored(client: httpx.AsyncClient, content: bytes) -> str:
     return str((await client.post("/v1/files", files=form, data={"purpose": "batch"})).json()["id"])
 
 
-async def created(client: httpx.AsyncClient, file_id: str) -> str:
+async def create_batch(client: httpx.AsyncClient, file_id: str) -> str:
     asked = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
     return str((await client.post("/v1/batches", json=asked)).json()["id"])
 
@@ -99,7 +99,7 @@ async def once(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, 
 
     async def is_there() -> bool:
         nonlocal found
-        found = await shown(client, id)
+        found = await read_batch(client, id)
         return found["status"] in statuses
 
     await until(is_there, lambda: f"{found}", pause_s=0.05)
@@ -166,8 +166,8 @@ async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobo
         for _ in range(ROUNDS if full else 1):
             memory, ended, began_s = Memory(site.pid), asyncio.Event(), time.monotonic()
             asking = asyncio.create_task(latencies_ms(connection, chat, ended))
-            id = await created(api, file_id)
-            while (batch := await shown(api, id))["status"] == "validating":
+            id = await create_batch(api, file_id)
+            while (batch := await read_batch(api, id))["status"] == "validating":
                 memory.look()
                 await asyncio.sleep(0.05)
             took_s.append(time.monotonic() - began_s)
@@ -195,13 +195,13 @@ async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobo
 async def test_a_large_batch_is_cancelled_soon_and_makes_no_token_afterwards(site: Site, full: bool) -> None:
     num_lines, num_bytes = (FULL_LINES, FULL_BYTES) if full else (LINES, BYTES)
     async with client(site) as api:
-        id = await created(api, await stored(api, lines(num_lines, num_bytes, are_short=True)))
+        id = await create_batch(api, await stored(api, lines(num_lines, num_bytes, are_short=True)))
         stored_s = time.monotonic()
         assert (await once(api, id, "in_progress"))["request_counts"]["total"] == num_lines
         took_s = time.monotonic() - stored_s
 
         async def has_begun() -> bool:
-            return bool((await shown(api, id))["request_counts"]["completed"])
+            return bool((await read_batch(api, id))["request_counts"]["completed"])
 
         await until(has_begun, "nothing ran")
         began_s = time.monotonic()
@@ -224,7 +224,7 @@ async def test_a_hundred_batches_are_shown_at_once_with_counts_that_are_fresh(si
     took_ms: list[float] = []
     async with client(site) as api:
         file_id = await stored(api, content)
-        ids = [await created(api, file_id) for _ in range(num_batches)]
+        ids = [await create_batch(api, file_id) for _ in range(num_batches)]
         line_of = {request_id_of(id, n): id for id in ids for n in range(1, num_lines + 1)}
         connection = await connect("127.0.0.1", site.fleet.gateways[0].port)
         gets = {id: get(f"/v1/batches/{id}", site.tenant.secret) for id in ids}
@@ -239,7 +239,7 @@ async def test_a_hundred_batches_are_shown_at_once_with_counts_that_are_fresh(si
                 await asyncio.sleep(GET_EVERY_S)
             await asyncio.sleep(max(0.0, looked_s + MAX_OLD_S - time.monotonic()))
             for id in chance.sample(sorted(open_ids), min(len(open_ids), AT_ONCE)):
-                batch = await shown(api, id)
+                batch = await read_batch(api, id)
                 num_looks += 1
                 if batch["request_counts"]["completed"] < ended[id]:
                     stale.append((id, batch["request_counts"], ended[id]))

@@ -24,7 +24,7 @@ from gateway.db.batches.work import (
 )
 from gateway.db.pool import Database
 from tests.figures import figure
-from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, shown
+from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, read_batch
 from tests.gateway.batches.test_dispatcher import World
 from tests.gateway.batches.test_dispatcher import world as world
 from tests.gateway.conftest import House
@@ -299,7 +299,7 @@ async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: Hous
         batch = await begin(own, content(num_lines))
 
         async def num_own() -> int:
-            return int((await shown(own, batch))["request_counts"]["completed"])
+            return int((await read_batch(own, batch))["request_counts"]["completed"])
 
         await until(num_own, "nothing of the one ran", pause_s=0.05)
 

@@ -44,7 +44,7 @@ async def answer(api: openai.AsyncOpenAI, said: str, conversation: str, **fields
     return await api.responses.create(**asked | fields)
 
 
-async def listed(api: openai.AsyncOpenAI, conversation: str, **query: Any) -> list[Any]:
+async def list_items(api: openai.AsyncOpenAI, conversation: str, **query: Any) -> list[Any]:
     return [item async for item in api.conversations.items.list(conversation, **{"order": "asc", **query})]
 
 
@@ -60,13 +60,13 @@ async def test_a_conversation_is_made_changed_and_deleted(api: openai.AsyncOpenA
     changed = await api.conversations.update(made.id, metadata={"c": "d"})
     assert changed.metadata == {"c": "d"} == (await api.conversations.retrieve(made.id)).metadata
     added = await api.conversations.items.create(made.id, items=[{"role": "user", "content": "three"}])
-    found = await listed(api, made.id, limit=1)
+    found = await list_items(api, made.id, limit=1)
     assert [text_of(item) for item in found] == ["one", "two", "three"]
     assert found[-1].id == added.data[0].id
-    assert [item.id for item in found] == [item.id for item in (await listed(api, made.id, order="desc"))[::-1]]
+    assert [item.id for item in found] == [item.id for item in (await list_items(api, made.id, order="desc"))[::-1]]
     assert text_of(await api.conversations.items.retrieve(found[1].id, conversation_id=made.id)) == "two"
     assert (await api.conversations.items.delete(found[1].id, conversation_id=made.id)).id == made.id
-    assert [text_of(item) for item in await listed(api, made.id)] == ["one", "three"]
+    assert [text_of(item) for item in await list_items(api, made.id)] == ["one", "three"]
     assert (await api.conversations.delete(made.id)).deleted
     for call in (api.conversations.retrieve, api.conversations.delete, api.conversations.items.list):
         with pytest.raises(openai.NotFoundError):
@@ -91,7 +91,7 @@ async def test_responses_go_on_from_a_conversation_and_add_to_it(
     completion = await api.chat.completions.create(model="tiny", messages=chat, max_tokens=200)
     assert last["output"][0]["content"][0]["text"] == completion.choices[0].message.content
     assert last["conversation"] == {"id": made.id}
-    items = await listed(api, made.id)
+    items = await list_items(api, made.id)
     assert [item.role for item in items] == ["system", "user", "assistant", "user", "assistant"]
     assert items[-1].id == last["output"][0]["id"] and items[2].id == first.output[0].id
     counted = await api.responses.input_tokens.count(model="tiny", conversation=made.id, input="three")
@@ -101,7 +101,7 @@ async def test_responses_go_on_from_a_conversation_and_add_to_it(
 async def test_turns_that_run_at_once_lie_one_behind_the_other(api: openai.AsyncOpenAI) -> None:
     made = await api.conversations.create()
     await asyncio.gather(*(answer(api, f"turn {number}", made.id) for number in range(10)))
-    items = await listed(api, made.id, limit=100)
+    items = await list_items(api, made.id, limit=100)
     assert [item.role for item in items] == ["user", "assistant"] * 10
     parts = [item.id.split("_")[1] for item in items]
     assert parts[::2] == parts[1::2]
@@ -128,7 +128,7 @@ async def test_another_projects_is_answered_as_nothing_to_the_byte(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, stranger: Key, storing: Key
 ) -> None:
     made = await api.conversations.create(items=[{"role": "user", "content": "one"}])
-    (item,) = await listed(api, made.id)
+    (item,) = await list_items(api, made.id)
     gone = await api.conversations.create()
     await api.conversations.delete(gone.id)
     for method, path, body in [
@@ -156,7 +156,7 @@ async def test_another_projects_is_answered_as_nothing_to_the_byte(
         reply = await client.post("/v1/responses", json=asked, headers=headers)
         errors.add((reply.status_code, reply.content.replace(id.encode(), b"ID")))
     assert len(errors) == 1 and errors.pop()[0] == 400
-    assert len(await listed(api, made.id)) == 1
+    assert len(await list_items(api, made.id)) == 1
 
 
 @pytest.mark.parametrize(

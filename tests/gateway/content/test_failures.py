@@ -79,7 +79,7 @@ async def client(route: Route, tenant: Key) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def failing(error: Exception) -> Answer:
+def raising(error: Exception) -> Answer:
     def answer(run: int) -> ASGIResponse:
         raise error
 
@@ -90,7 +90,7 @@ def failing(error: Exception) -> Answer:
 async def test_what_failed_after_it_ran_is_not_run_again(
     route: Route, client: httpx.AsyncClient, error: Exception
 ) -> None:
-    route.answer = failing(error)
+    route.answer = raising(error)
     first, second = [await client.post("/run") for _ in range(2)]
     assert route.runs == 1
     assert first.status_code == second.status_code >= 500
@@ -103,7 +103,7 @@ async def test_what_failed_after_it_ran_is_not_run_again(
 async def test_a_refusal_is_one_unless_an_engine_may_have_worked_on_another_prompt(
     route: Route, client: httpx.AsyncClient, num_admitted: int, num_runs: int
 ) -> None:
-    route.num_admitted, route.answer = num_admitted, failing(Overloaded("The queue is full."))
+    route.num_admitted, route.answer = num_admitted, raising(Overloaded("The queue is full."))
     replies = [await client.post("/run") for _ in range(2)]
     assert route.runs == num_runs
     assert {reply.status_code for reply in replies} == {503}

@@ -80,7 +80,7 @@ async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
         await keep(conn, late)
         assert await count(conn) == (2, 1, 3), "nothing more is kept"
     for tags, num_tags in (([], 0), ([b"all"], 1)):
-        assert await listed(database, project, tags, num_tags) == []
+        assert await list_ids(database, project, tags, num_tags) == []
     await Keeper(database, cipher).work()
     async with database.acquire() as conn:
         assert await count(conn) == (0, 0, 0)
@@ -122,7 +122,7 @@ async def test_replies_that_were_forbidden_once_never_come_back(
         assert await count(conn) == (2, 1, 0)
 
 
-async def listed(database: Database, project: Key, tags: list[bytes], num_tags: int, **query: Any) -> list[str]:
+async def list_ids(database: Database, project: Key, tags: list[bytes], num_tags: int, **query: Any) -> list[str]:
     wanted: dict[str, Any] = {"content_keys": ["k"], "after": None, "model": None, "order": "asc", "limit": 2} | query
     async with database.transaction() as conn:
         rows, _ = await stored_chats.list_chats(conn, project.project_id, tags=tags, num_tags=num_tags, **wanted)
@@ -132,13 +132,13 @@ async def listed(database: Database, project: Key, tags: list[bytes], num_tags: 
 async def test_lists_by_tags_have_all_tags_of_one_of_the_keys(database: Database, project: Key) -> None:
     async with database.acquire() as conn:
         await conn.execute(FILL, project.project_id, "c", 5)
-    assert await listed(database, project, [b"all", b"n3"], 2) == ["c3"]
-    assert await listed(database, project, [b"all", b"none"], 2) == []
+    assert await list_ids(database, project, [b"all", b"n3"], 2) == ["c3"]
+    assert await list_ids(database, project, [b"all", b"none"], 2) == []
     two_keys = {"content_keys": ["other", "k"]}
-    assert await listed(database, project, [b"none", b"none", b"all", b"n3"], 2, **two_keys) == ["c3"]
-    assert await listed(database, project, [b"all", b"n3", b"none", b"none"], 2, **two_keys) == []
-    assert await listed(database, project, [b"all"], 1, order="desc", after="c2") == ["c3", "c4"]
-    assert await listed(database, project, [b"all"], 1, after="c4") == ["c3", "c2"]
+    assert await list_ids(database, project, [b"none", b"none", b"all", b"n3"], 2, **two_keys) == ["c3"]
+    assert await list_ids(database, project, [b"all", b"n3", b"none", b"none"], 2, **two_keys) == []
+    assert await list_ids(database, project, [b"all"], 1, order="desc", after="c2") == ["c3", "c4"]
+    assert await list_ids(database, project, [b"all"], 1, after="c4") == ["c3", "c2"]
 
 
 async def test_lists_are_found_by_the_index_that_fits(database: Database, project: Key) -> None:

@@ -57,7 +57,7 @@ async def lying(database: Database) -> dict[SecretColumn, bytes]:
         return {row.column: row.secret for row in await secrets_of_other_keys(conn, "")}
 
 
-async def opened(database: Database, secrets: Secrets) -> dict[SecretColumn, bytes]:
+async def open_secrets(database: Database, secrets: Secrets) -> dict[SecretColumn, bytes]:
     async with database.acquire() as conn:
         rows = await secrets_of_other_keys(conn, "")
     return {
@@ -72,9 +72,9 @@ async def test_secrets_from_before_are_sealed_at_the_start_and_follow_the_key(da
     await Keeper(database, Cipher([OLD])).work()
     sealed = await lying(database)
     assert all(CLEAR[column] not in data for column, data in sealed.items())
-    assert await opened(database, Secrets(Cipher([OLD]))) == CLEAR
+    assert await open_secrets(database, Secrets(Cipher([OLD]))) == CLEAR
     await Keeper(database, Cipher([NEW, OLD])).work()
-    assert await opened(database, Secrets(Cipher([NEW]))) == CLEAR, "the old key can be dropped"
+    assert await open_secrets(database, Secrets(Cipher([NEW]))) == CLEAR, "the old key can be dropped"
     assert await reseal(database, Secrets(Cipher([NEW, OLD]))) == 0
 
 
@@ -85,7 +85,7 @@ async def test_a_secret_whose_key_is_missing_is_left_as_it_is(database: Database
     assert await reseal(database, Secrets(Cipher([NEW]))) == 0
     assert await lying(database) == before
     with pytest.raises(ContentUnreadable):
-        await opened(database, Secrets(Cipher([NEW])))
+        await open_secrets(database, Secrets(Cipher([NEW])))
 
 
 async def test_a_secret_that_is_moved_to_another_row_is_refused(database: Database) -> None:

@@ -38,14 +38,14 @@ async def api(house: House, storing: Key) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def stored(api: openai.AsyncOpenAI, **fields: Any) -> Any:
+async def store_chat(api: openai.AsyncOpenAI, **fields: Any) -> Any:
     asked: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "store": True} | fields
     return await api.chat.completions.create(**asked)
 
 
 async def test_what_was_stored_is_found_by_its_id_with_its_messages(api: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"seed": 7, "temperature": 0.5, "response_format": {"type": "text"}}
-    reply = await stored(api, metadata={"topic": "greeting"}, n=2, logprobs=True, top_logprobs=2, **asked)
+    reply = await store_chat(api, metadata={"topic": "greeting"}, n=2, logprobs=True, top_logprobs=2, **asked)
     assert reply.metadata == {"topic": "greeting"}
     found = await api.chat.completions.retrieve(reply.id)
     left = dict.fromkeys(("top_p", "presence_penalty", "frequency_penalty", "tools", "tool_choice"))
@@ -63,16 +63,16 @@ async def test_what_was_stored_is_found_by_its_id_with_its_messages(api: openai.
 
 
 async def test_a_stream_is_stored_as_the_whole_reply_would_be(api: openai.AsyncOpenAI) -> None:
-    whole = await stored(api, seed=1)
-    chunks = [chunk async for chunk in await stored(api, seed=1, stream=True)]
+    whole = await store_chat(api, seed=1)
+    chunks = [chunk async for chunk in await store_chat(api, seed=1, stream=True)]
     found = await api.chat.completions.retrieve(chunks[0].id)
     assert found.choices == whole.choices
     assert found.usage.completion_tokens == whole.usage.completion_tokens == 6
 
 
 async def test_lists_are_paged_filtered_and_ordered(api: openai.AsyncOpenAI) -> None:
-    ids = [(await stored(api, metadata={"even": str(n % 2 == 0), "all": "yes"})).id for n in range(4)]
-    other = (await stored(api)).id
+    ids = [(await store_chat(api, metadata={"even": str(n % 2 == 0), "all": "yes"})).id for n in range(4)]
+    other = (await store_chat(api)).id
 
     async def listed(**query: Any) -> list[str]:
         return [each.id async for each in api.chat.completions.list(**query)]
@@ -89,7 +89,7 @@ async def test_lists_are_paged_filtered_and_ordered(api: openai.AsyncOpenAI) -> 
 
 
 async def test_metadata_is_replaced_and_found_anew(api: openai.AsyncOpenAI) -> None:
-    reply = await stored(api, metadata={"stage": "draft"})
+    reply = await store_chat(api, metadata={"stage": "draft"})
     changed = await api.chat.completions.update(reply.id, metadata={"stage": "final"})
     assert (changed.id, changed.metadata) == (reply.id, {"stage": "final"})
     assert (await api.chat.completions.retrieve(reply.id)).metadata == {"stage": "final"}
@@ -99,7 +99,7 @@ async def test_metadata_is_replaced_and_found_anew(api: openai.AsyncOpenAI) -> N
 
 
 async def test_what_is_deleted_is_gone(api: openai.AsyncOpenAI) -> None:
-    reply = await stored(api)
+    reply = await store_chat(api)
     deleted = await api.chat.completions.delete(reply.id)
     assert (deleted.id, deleted.deleted, deleted.object) == (reply.id, True, "chat.completion.deleted")
     for call in (api.chat.completions.retrieve, api.chat.completions.delete, api.chat.completions.messages.list):
@@ -109,14 +109,14 @@ async def test_what_is_deleted_is_gone(api: openai.AsyncOpenAI) -> None:
 
 async def test_without_store_nothing_is_stored(api: openai.AsyncOpenAI) -> None:
     for store in (False, None):
-        await stored(api, store=store)
+        await store_chat(api, store=store)
     assert [each.id async for each in api.chat.completions.list()] == []
 
 
 async def test_another_projects_is_answered_as_nothing_to_the_byte(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, stranger: Key
 ) -> None:
-    reply = await stored(api)
+    reply = await store_chat(api)
     for method, path, body in [
         ("GET", "", None),
         ("GET", "/messages", None),
@@ -158,7 +158,7 @@ async def test_a_wrong_query_is_refused_by_name(client: httpx.AsyncClient, tenan
 async def test_what_a_project_does_not_allow_is_refused_at_once(
     api: openai.AsyncOpenAI, operator: httpx.AsyncClient, client: httpx.AsyncClient, tenant: Key
 ) -> None:
-    reply = await stored(api)
+    reply = await store_chat(api)
     await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 0})
     assert [each.id async for each in api.chat.completions.list()] == []
     with pytest.raises(openai.NotFoundError):
@@ -173,7 +173,7 @@ async def test_what_a_project_does_not_allow_is_refused_at_once(
 
 
 async def test_the_days_over_it_is_gone(api: openai.AsyncOpenAI, storing: Key, tables: Database, cipher: Any) -> None:
-    old, new = [(await stored(api)).id for _ in range(2)]
+    old, new = [(await store_chat(api)).id for _ in range(2)]
     async with tables.acquire() as conn:
         await conn.execute("UPDATE stored_chats SET created_at = now() - interval '30 days' WHERE id = $1", old)
     assert [each.id async for each in api.chat.completions.list()] == [new]
@@ -186,7 +186,7 @@ async def test_the_days_over_it_is_gone(api: openai.AsyncOpenAI, storing: Key, t
 async def test_a_purged_project_leaves_nothing(
     api: openai.AsyncOpenAI, storing: Key, operator: httpx.AsyncClient, tables: Database
 ) -> None:
-    await stored(api, extra_headers={"Idempotency-Key": "kept"})
+    await store_chat(api, extra_headers={"Idempotency-Key": "kept"})
     await operator.post(f"/projects/{storing.project_id}/archive", json={"retention_days": 0})
     await Purger(tables).purge_all()
     async with tables.acquire() as conn:
@@ -201,7 +201,7 @@ async def test_a_purged_project_leaves_nothing(
 
 async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables: Database) -> None:
     secret = "jumps over the lazy dog and tells nobody"
-    reply = await stored(
+    reply = await store_chat(
         api,
         messages=[{"role": "user", "content": secret}],
         metadata={"whose": "the lazy dog's own"},
@@ -218,7 +218,7 @@ async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables
 async def test_a_key_that_is_held_to_models_sees_the_chats_of_these_alone(
     house: House, storing: Key, api: openai.AsyncOpenAI
 ) -> None:
-    reply = await stored(api)
+    reply = await store_chat(api)
     held = await another_key(house.dsn, storing, models=["tiny:pirate"])
     async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key=held.secret, max_retries=0) as other:
         completions = other.chat.completions
@@ -243,7 +243,7 @@ async def test_a_key_that_is_held_to_models_sees_the_chats_of_these_alone(
 async def test_a_deletion_is_in_the_audit_log(
     house: House, storing: Key, api: openai.AsyncOpenAI, operator: httpx.AsyncClient
 ) -> None:
-    reply = await stored(api)
+    reply = await store_chat(api)
     await api.chat.completions.delete(reply.id)
     with pytest.raises(openai.NotFoundError):
         await api.chat.completions.delete(reply.id)

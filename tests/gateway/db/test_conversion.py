@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def connected(dsn: str) -> AsyncIterator[Connection]:
+async def open_connection(dsn: str) -> AsyncIterator[Connection]:
     connection = await asyncpg.connect(dsn, server_settings={"timezone": "UTC"})
     try:
         yield connection
@@ -97,7 +97,7 @@ LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_RESPONSES | OF_FILES | OF_PAS
 @pytest.fixture
 async def old_dsn(empty_dsn: str) -> str:
     """Return the DSN of a database of the old schema, with rows in every table."""
-    async with connected(empty_dsn) as conn:
+    async with open_connection(empty_dsn) as conn:
         await build_old_schema(conn)
         await load_old_rows(conn)
     return empty_dsn
@@ -114,12 +114,12 @@ def copy_dsn(postgres: str, old_dsn: str) -> Iterator[str]:
 
 
 async def _execute(dsn: str, statement: str) -> None:
-    async with connected(dsn) as conn:
+    async with open_connection(dsn) as conn:
         await conn.execute(statement)
 
 
 async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, dsn: str) -> None:
-    async with connected(empty_dsn) as old, connected(dsn) as new:
+    async with open_connection(empty_dsn) as old, open_connection(dsn) as new:
         await build_old_schema(old)
         assert await migrate(empty_dsn) == list(schema_names())
         converted = await read_catalog(old)
@@ -130,14 +130,14 @@ async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, d
 
 async def test_functions_applied_again_are_the_same(dsn: str) -> None:
     """This holds for functions, too, that only the first application could make, since some were missing before it."""
-    async with connected(dsn) as conn:
+    async with open_connection(dsn) as conn:
         before = await read_catalog(conn)
         await conn.execute(read_functions().sql)
         assert differences(before, await read_catalog(conn)) == []
 
 
 async def test_every_row_of_a_loaded_database_stays(old_dsn: str, copy_dsn: str) -> None:
-    async with connected(copy_dsn) as before, connected(old_dsn) as after:
+    async with open_connection(copy_dsn) as before, open_connection(old_dsn) as after:
         assert await migrate(old_dsn) == list(schema_names())
         tables = await compare(before, after)
         empty = {each.table for each in tables if each.before is not None and each.before.num_rows == 0}
@@ -188,7 +188,7 @@ async def test_the_audit_chain_holds_and_the_ledger_goes_on(old_dsn: str) -> Non
 
 async def test_the_first_base_adopts_adapters_once_and_caches_hear_of_it(old_dsn: str) -> None:
     await migrate(old_dsn)
-    async with connected(old_dsn) as conn:
+    async with open_connection(old_dsn) as conn:
         found = await adapters.find_adapter(conn, "proj_1", "pirate")
         assert found is not None and found.base_digest is None
         version = await conn.fetchval("SELECT change_version FROM installation")
@@ -210,7 +210,7 @@ async def test_a_backup_of_the_old_schema_is_restored_and_converted(
     await _execute(old_dsn, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     assert await asyncio.to_thread(main, ["restore", str(backup)], environ) == 0, capsys.readouterr().err
     assert await migrate(old_dsn) == []
-    async with connected(copy_dsn) as before, connected(old_dsn) as after:
+    async with open_connection(copy_dsn) as before, open_connection(old_dsn) as after:
         left_out = {"kept_replies", "request_contents"}
         differing = {each.table for each in await compare(before, after) if not each.is_equal}
         assert differing - MAY_DIFFER - LATER == left_out
@@ -229,7 +229,7 @@ async def test_a_backup_of_an_earlier_schema_is_refused_with_what_to_do(old_dsn:
 async def test_earlier_schemas_are_refused_with_what_to_do(
     empty_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], num_migrations: int
 ) -> None:
-    async with connected(empty_dsn) as conn:
+    async with open_connection(empty_dsn) as conn:
         await build_old_schema(conn, num_migrations=num_migrations)
         before = await read_catalog(conn)
         with pytest.raises(
@@ -254,7 +254,7 @@ async def test_an_edited_or_unknown_old_migration_is_refused(old_dsn: str) -> No
 
 async def test_a_conversion_that_fails_leaves_the_old_database(old_dsn: str) -> None:
     await _execute(old_dsn, "CREATE TABLE bases (id text)")  # somebody else's
-    async with connected(old_dsn) as conn:
+    async with open_connection(old_dsn) as conn:
         before = await read_catalog(conn)
         with pytest.raises(asyncpg.DuplicateTableError):
             await migrate(old_dsn)

@@ -90,7 +90,7 @@ _YEARS = """
 """
 
 
-def _found(results: Results) -> dict[tuple[str, int], str]:
+def _verdicts_of(results: Results) -> dict[tuple[str, int], str]:
     return {(each.metric, each.arm): each.verdict for each in results.guardrails}
 
 
@@ -133,7 +133,7 @@ async def test_harm_pauses_an_experiment_within_600_units(database: Database) ->
         body = msgspec.json.decode(await conn.fetchval("SELECT body FROM webhook_deliveries"))
         assert (body["type"], body["data"]["experiment_id"]) == ("experiment.paused", made.id)
         (look,) = await list_looks(conn, made.id, LONG_AGO)
-        assert _found(look.results)["error_rate", 1] == "harmed"
+        assert _verdicts_of(look.results)["error_rate", 1] == "harmed"
         await set_state(conn, made.id, "running")
         await send(conn, made, [UnitRequest(unit(num + n), 1, finish_reason="error") for n in range(20)])
         await keep_books(database)

@@ -50,7 +50,7 @@ class Unreachable:
             yield conn
 
 
-def lost() -> Counter:
+def lost_counter() -> Counter:
     return Counter("lost", "", registry=CollectorRegistry())
 
 
@@ -69,7 +69,7 @@ async def rows(database: Database, table: str) -> list[Any]:
 
 
 async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Database, made: StartedExperiment) -> None:
-    notes, other = Notes(database, lost()), Notes(database, lost())
+    notes, other = Notes(database, lost_counter()), Notes(database, lost_counter())
     for _ in range(3):
         notes.exposed(exposure(made, "ann", 1))
         await notes.flush()
@@ -93,7 +93,7 @@ async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Databa
 async def test_a_refusal_is_an_event_of_its_unit(
     database: Database, acme: Tenant, made: StartedExperiment, error: GatewayError, is_refusal: bool
 ) -> None:
-    notes = Notes(database, lost())
+    notes = Notes(database, lost_counter())
     for number in range(3):
         notes.refused(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error, ORIGIN)
     notes.refused(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error, ORIGIN)
@@ -108,7 +108,7 @@ async def test_a_refusal_is_an_event_of_its_unit(
 
 
 async def test_what_the_database_does_not_take_waits(database: Database, acme: Tenant, made: StartedExperiment) -> None:
-    away, counter = Unreachable(database), lost()
+    away, counter = Unreachable(database), lost_counter()
     notes = Notes(away, counter)  # type: ignore[arg-type]
     for number in range(2):
         notes.exposed(exposure(made, "ann"))
@@ -127,7 +127,7 @@ async def test_what_the_database_does_not_take_waits(database: Database, acme: T
 
 
 async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database, made: StartedExperiment) -> None:
-    counter = lost()
+    counter = lost_counter()
     notes = Notes(database, counter, max_waiting=3, max_written=2)
     for number in range(5):
         notes.exposed(exposure(made, f"user-{number}"))
@@ -140,7 +140,7 @@ async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database
 async def test_notes_of_an_experiment_that_is_gone_go_with_it(
     database: Database, acme: Tenant, made: StartedExperiment
 ) -> None:
-    notes = Notes(database, lost())
+    notes = Notes(database, lost_counter())
     gone = Exposure("exp_gone", "gone", 1, 0, "control", 1, "split", b"d" * 16)
     notes.exposed(gone)
     notes.refused(gone, acme.project_id, "req_1", LIMITED, ORIGIN)
@@ -168,7 +168,7 @@ class UnheardDatabase:
 async def test_notes_whose_writing_was_not_heard_of_count_once(
     database: Database, acme: Tenant, made: StartedExperiment
 ) -> None:
-    unheard, counter = UnheardDatabase(database), lost()
+    unheard, counter = UnheardDatabase(database), lost_counter()
     notes = Notes(unheard, counter)  # type: ignore[arg-type]
     notes.exposed(exposure(made, "", 0, "no_unit"))
     notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED, ORIGIN)
@@ -183,7 +183,7 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(
 
 
 async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: StartedExperiment) -> None:
-    notes = Notes(database, lost())
+    notes = Notes(database, lost_counter())
     notes.start()
     notes.exposed(exposure(made, "ann"))
     await notes.flush()

@@ -126,11 +126,11 @@ def violations(row: Row) -> Iterator[str]:
     if list(row) != [column.name for column in COLUMNS]:
         yield "columns"
         return
-    alone = list(_alone(row))
-    yield from alone or _together(row)
+    alone = list(_faults_of_columns(row))
+    yield from alone or _faults_between_columns(row)
 
 
-def _alone(row: Row) -> Iterator[str]:
+def _faults_of_columns(row: Row) -> Iterator[str]:
     for column in COLUMNS:
         value = row[column.name]
         if value is None:
@@ -140,7 +140,7 @@ def _alone(row: Row) -> Iterator[str]:
             yield f"{column.name}: {value!r}"
 
 
-def _together(row: Row) -> Iterator[str]:
+def _faults_between_columns(row: Row) -> Iterator[str]:
     category, is_correction = row["ChargeCategory"], row["ChargeClass"] == "Correction"
     is_priced = category in ("Usage", "Purchase") and not is_correction
     for name in ("ContractedUnitPrice", "ListUnitPrice", "PricingCategory", "PricingQuantity", "SkuId", "SkuPriceId"):

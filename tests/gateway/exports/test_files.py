@@ -63,14 +63,14 @@ def rows(count: int) -> list[Row]:
     ]
 
 
-def encoded(encoder: Encoder, items: list[Row], batch: int) -> bytes:
+def encode_file(encoder: Encoder, items: list[Row], batch: int) -> bytes:
     parts = [encoder.encode(items[start : start + batch]) for start in range(0, len(items), batch)]
     return encoder.start() + b"".join(parts) + encoder.finish()
 
 
 def test_csv_is_rfc_4180_and_no_cell_of_text_begins_like_a_formula() -> None:
     items = rows(100)
-    content = encoded(CsvFile(columns_of(Row)), items, 7)
+    content = encode_file(CsvFile(columns_of(Row)), items, 7)
     lines = list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
     assert lines[0] == ["number", "text", "maybe", "share", "yes", "at", "day"]
     assert {len(line) for line in lines} == {7}
@@ -92,14 +92,14 @@ def test_the_apostrophe_in_front_can_be_taken_off_again(text: str) -> None:
 
 def test_json_lines_keep_every_value_and_the_order_of_the_columns() -> None:
     items = rows(50)
-    found = json_rows(encoded(JsonLines(), items, 7))
+    found = json_rows(encode_file(JsonLines(), items, 7))
     assert [list(row) for row in found] == [list(Row.__struct_fields__)] * 50
     assert [msgspec.convert(row, Row) for row in found] == items
 
 
 def test_parquet_has_the_same_bytes_whatever_the_batches() -> None:
     items = rows(ROWS_PER_GROUP + 1000)
-    files = [encoded(ParquetFile(columns_of(Row)), items, batch) for batch in (250, 1999, len(items))]
+    files = [encode_file(ParquetFile(columns_of(Row)), items, batch) for batch in (250, 1999, len(items))]
     assert len({hashlib.sha256(file).hexdigest() for file in files}) == 1
     metadata = pq.ParquetFile(io.BytesIO(files[0])).metadata
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [ROWS_PER_GROUP, 1000]
@@ -116,6 +116,6 @@ def test_what_a_file_writer_holds_back_is_bounded() -> None:
 
 @pytest.mark.parametrize("encoder", [CsvFile(columns_of(Row)), JsonLines(), ParquetFile(columns_of(Row))])
 def test_a_file_of_no_rows_can_be_read(encoder: Encoder) -> None:
-    content = encoded(encoder, [], 1)
+    content = encode_file(encoder, [], 1)
     assert not isinstance(encoder, ParquetFile) or parquet_rows(content) == []
     assert not isinstance(encoder, CsvFile) or csv_rows(content) == []

@@ -11,7 +11,7 @@ from tests.gateway.http.raw import RawReply, Replies, connect
 PATHS = ("/v1/models", "/v1/messages", "/v1/organization/projects", "/tokenize", "/health")
 
 
-def sent(house: House, path: str, *headers: str, method: str = "GET") -> RawReply:
+def send_raw(house: House, path: str, *headers: str, method: str = "GET") -> RawReply:
     lines = [f"{method} {path} HTTP/1.1", "host: x", "content-length: 0", *headers]
     with connect(house) as sock:
         sock.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
@@ -24,7 +24,7 @@ def test_two_keys_in_headers_of_one_name_are_refused_by_the_name(house: House, p
     good = house.operator_key if "organization" in path else house.acme.key
     scheme = "Bearer " if name == "Authorization" else ""
     for second in (good, house.globex.key, "none"):
-        reply = sent(house, path, f"{name}: {scheme}{good}", f"{name.lower()}: {scheme}{second}")
+        reply = send_raw(house, path, f"{name}: {scheme}{good}", f"{name.lower()}: {scheme}{second}")
         error = msgspec.json.decode(reply.body)["error"]
         assert reply.status_line == "HTTP/1.1 400 Bad Request"
         assert error["message"] == f"The header '{name.lower()}' came more than once: send one key."
@@ -34,11 +34,11 @@ def test_two_keys_in_headers_of_one_name_are_refused_by_the_name(house: House, p
 def test_posts_that_bypass_the_framework_are_refused_as_well(house: House) -> None:
     keys = [f"authorization: Bearer {key}" for key in (house.acme.key, house.globex.key)]
     for path in ("/v1/chat/completions", "/v1/chat/completions/"):
-        reply = sent(house, path, *keys, method="POST")
+        reply = send_raw(house, path, *keys, method="POST")
         assert (reply.status_line, b'"code":"repeated_header"' in reply.body) == ("HTTP/1.1 400 Bad Request", True)
 
 
 def test_one_header_of_each_name_is_fine(house: House) -> None:
     good = f"authorization: Bearer {house.acme.key}"
-    assert sent(house, "/v1/models", good, f"x-api-key: {house.acme.key}").status_line == "HTTP/1.1 200 OK"
-    assert sent(house, "/v1/models", good, "accept: a", "accept: b").status_line == "HTTP/1.1 200 OK"
+    assert send_raw(house, "/v1/models", good, f"x-api-key: {house.acme.key}").status_line == "HTTP/1.1 200 OK"
+    assert send_raw(house, "/v1/models", good, "accept: a", "accept: b").status_line == "HTTP/1.1 200 OK"

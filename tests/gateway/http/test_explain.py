@@ -23,7 +23,7 @@ def refusal(body: bytes) -> InvalidRequest:
     return refused.value
 
 
-def of(**fields: Any) -> InvalidRequest:
+def refusal_with(**fields: Any) -> InvalidRequest:
     return refusal(msgspec.json.encode(GOOD | fields))
 
 
@@ -52,7 +52,7 @@ def of(**fields: Any) -> InvalidRequest:
     ids=str,
 )
 def test_in_words(fields: dict[str, Any], message: str) -> None:
-    assert of(**fields).message == message
+    assert refusal_with(**fields).message == message
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_in_words(fields: dict[str, Any], message: str) -> None:
 )
 def test_a_wrong_entry_of_logit_bias_is_named(wrong: dict[str, Any], named: str) -> None:
     for bias in (wrong, {"5": 1, "6": -2} | wrong, wrong | {"8": 1}):
-        error = of(logit_bias=bias)
+        error = refusal_with(logit_bias=bias)
         assert (error.param, named in error.message) == ("logit_bias", True), error.message
         assert "'5'" not in error.message and "'8'" not in error.message
 
@@ -92,7 +92,7 @@ def test_a_key_that_a_mapping_does_not_have_is_an_unknown_argument() -> None:
 
 
 def test_the_values_of_a_role_are_listed() -> None:
-    error = of(messages=[{"role": "robot", "content": "x"}])
+    error = refusal_with(messages=[{"role": "robot", "content": "x"}])
     assert error.param == "messages[0].role"
     assert "'robot'" in error.message and "'assistant'" in error.message and "'user'" in error.message
 
@@ -103,7 +103,7 @@ def test_the_values_of_a_role_are_listed() -> None:
     ids=range(3),
 )
 def test_what_is_long_is_cut(fields: dict[str, Any]) -> None:
-    error = of(**fields)
+    error = refusal_with(**fields)
     assert len(error.message) < 400
     assert len(error.param or "") < 200
 
@@ -138,7 +138,7 @@ def test_of_a_name_that_comes_twice_the_last_one_counts() -> None:
 
 
 def test_a_type_is_taken_apart_once_however_many_bodies_are_refused() -> None:
-    of(verbosity="x")
+    refusal_with(verbosity="x")
     num_taken = _inspected.cache_info().misses
-    of(service_tier="x")
+    refusal_with(service_tier="x")
     assert _inspected.cache_info().misses == num_taken

@@ -38,14 +38,14 @@ class ReceivedRequest(msgspec.Struct):
 
 
 @post("/seen", status_code=200)
-async def seen(request: Request[Any, Any, Any]) -> ReceivedRequest:
+async def show_request(request: Request[Any, Any, Any]) -> ReceivedRequest:
     body = (await request.body()).decode()
     names = [name.decode() for name, _ in request.scope["headers"]]
     return ReceivedRequest(call_of(request.scope).address, names, body)
 
 
 @get("/smuggled")
-async def smuggled() -> str:
+async def answer_smuggled() -> str:
     return "smuggled"
 
 
@@ -55,7 +55,7 @@ async def port() -> AsyncIterator[int]:
     app = Application(
         metrics=Metrics(CollectorRegistry()),
         trusted_proxies=settings.trusted_networks,
-        route_handlers=[seen, smuggled],
+        route_handlers=[show_request, answer_smuggled],
         openapi_config=None,
         logging_config=None,
     )

@@ -42,17 +42,17 @@ BASE = {
 FIELDS = [(kind, field) for kind in BASE for field in (*kind.__struct_encode_fields__, "unknown")]
 
 
-def many(unit: bytes, size: int = SIZE) -> bytes:
+def array_of(unit: bytes, size: int = SIZE) -> bytes:
     return b"[" + (unit + b",") * (size // (len(unit) + 1) - 1) + unit + b"]"
 
 
 def fillings(size: int) -> dict[str, bytes]:
     return {
-        "arrays": many(b"[]", size),
-        "objects": many(b"{}", size),
-        "strings": many(b'""', size),
+        "arrays": array_of(b"[]", size),
+        "objects": array_of(b"{}", size),
+        "strings": array_of(b'""', size),
         "digits": b"1" * size,
-        "numbers": many(b"1", size),
+        "numbers": array_of(b"1", size),
     }
 
 
@@ -81,7 +81,7 @@ def test_no_field_costs_much_however_it_is_filled(kind: type[Any], field: str, f
     An unknown field, and at full size every field, has a whole body.
     """
     part = 1 if full or field == "unknown" else PART
-    yardstick = many(b'""', SIZE // part)
+    yardstick = array_of(b'""', SIZE // part)
     for name, value in fillings(SIZE // part).items():
         body, least_s, most_s, yardstick_s = body_of(kind, field, value), float("inf"), MAX_CPU_S / part, float("inf")
         for _ in range(TRIES):
@@ -117,7 +117,7 @@ def test_a_refused_field_is_refused_by_its_name_however_large(field: str) -> Non
 
 def test_a_value_of_the_wrong_type_is_told_so_however_large() -> None:
     for field, small in (("temperature", b"[[]]"), ("stop", b"{}"), ("unknown", b"[[]]"), ("user", b"[1]")):
-        large = many(small[1:-1]) if small != b"{}" else b'{"a":%b}' % FILLINGS["arrays"]
+        large = array_of(small[1:-1]) if small != b"{}" else b'{"a":%b}' % FILLINGS["arrays"]
         expected = outcome(ChatCompletionRequest, body_of(ChatCompletionRequest, field, small))
         assert outcome(ChatCompletionRequest, body_of(ChatCompletionRequest, field, large)) == expected
 

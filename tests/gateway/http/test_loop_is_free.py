@@ -39,7 +39,7 @@ def completion(prompt: Any, **fields: Any) -> tuple[str, bytes]:
     return "/v1/completions", msgspec.json.encode({"model": "tiny", "prompt": prompt, "max_tokens": 1} | fields)
 
 
-def embedding(value: Any) -> tuple[str, bytes]:
+def embeddings_request(value: Any) -> tuple[str, bytes]:
     return "/v1/embeddings", msgspec.json.encode({"model": "tiny", "input": value})
 
 
@@ -50,7 +50,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": NE
 BODIES = {
     "refused field": chat(moderation=msgspec.Raw(ARRAYS)),
     "wrong type": chat(temperature=msgspec.Raw(ARRAYS)),
-    "inputs": embedding(msgspec.Raw(ARRAYS)),
+    "inputs": embeddings_request(msgspec.Raw(ARRAYS)),
     "parts": chat(messages=[{"role": "user", "content": [PART] * 200}] * 100),
     "too many parts": chat(messages=[{"role": "user", "content": [PART] * 1500}] * 100),
     "tools": chat(tools=[{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]),
@@ -61,9 +61,9 @@ BODIES = {
     "the end of a text": completion(LETTERS, truncate_prompt_tokens=10),
     "texts": completion([LETTERS[:60_000]] * 64),
     "ids": completion([1] * 380_000),
-    "texts to embed": embedding([LETTERS[:2000]] * 2000),
-    "long texts to embed": embedding([LETTERS[:16_000]] * 200),
-    "ids to embed": embedding([[1] * 146] * 2048),
+    "texts to embed": embeddings_request([LETTERS[:2000]] * 2000),
+    "long texts to embed": embeddings_request([LETTERS[:16_000]] * 200),
+    "ids to embed": embeddings_request([[1] * 146] * 2048),
     "no JSON": ("/v1/completions", b"x" * SIZE),
     "backslashes": ("/v1/completions", b'{"prompt":"' + b"\\" * SIZE),
     "a long key": ("/v1/completions", b'{"' + b" - at `$" * (SIZE // 8) + b'":1}'),

@@ -44,7 +44,7 @@ def malformed(rnd: random.Random) -> Request:
         _spoil(rnd, body)
     data = msgspec.json.encode(body)[:400_000]
     for _ in range(rnd.choice((0, 0, 1, 2, 5))):
-        data = _damaged(rnd, data)
+        data = _damage(rnd, data)
     headers = {"Content-Type": rnd.choice(TYPES), "Accept": rnd.choice(("*/*", "text/html", "x"))}
     if rnd.random() < 0.1:
         headers["Content-Encoding"] = rnd.choice(("gzip", "br", "identity", "x"))
@@ -75,7 +75,7 @@ def _spoil(rnd: random.Random, body: dict[str, Any]) -> None:
             at[key] = copy.deepcopy(rnd.choice(VALUES))
 
 
-def _damaged(rnd: random.Random, data: bytes) -> bytes:
+def _damage(rnd: random.Random, data: bytes) -> bytes:
     place, size = rnd.randrange(len(data) + 1), rnd.choice((1, 1, 2, 10))
     match rnd.randrange(5):
         case 0:

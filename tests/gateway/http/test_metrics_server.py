@@ -59,7 +59,7 @@ async def test_a_text_is_made_once_a_second_beside_the_loop() -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(rendering: CountedMetrics) -> AsyncIterator[httpx.AsyncClient]:
+async def metrics_client(rendering: CountedMetrics) -> AsyncIterator[httpx.AsyncClient]:
     listener = listening_socket(("127.0.0.1", 0))
     assert listener is not None
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -69,7 +69,7 @@ async def served(rendering: CountedMetrics) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_the_listener_knows_metrics_and_what_it_is_given_alone() -> None:
-    async with served(CountedMetrics()) as client:
+    async with metrics_client(CountedMetrics()) as client:
         reply = await client.get("/metrics")
         assert (reply.status_code, reply.text) == (200, "made 1\n")
         assert reply.headers["content-type"].startswith("text/plain; version=")

@@ -18,7 +18,7 @@ DISGUISED = (
 )  # fmt: skip
 
 
-def got(house: House, path: str, key: str) -> RawReply:
+def get(house: House, path: str, key: str) -> RawReply:
     with connect(house) as sock:
         sock.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n".encode())
         return Replies(sock).next()
@@ -26,7 +26,7 @@ def got(house: House, path: str, key: str) -> RawReply:
 
 @pytest.mark.parametrize("path", DISGUISED)
 def test_a_path_that_means_one_of_the_operators_is_unknown(house: House, path: str) -> None:
-    reply = got(house, path, house.operator_key)
+    reply = get(house, path, house.operator_key)
     assert reply.status_line == "HTTP/1.1 404 Not Found"
     assert b'"code":"unknown_url"' in reply.body and f"(GET {path.partition('?')[0]})".encode() in reply.body
     assert "x-request-id" in reply.headers
@@ -38,11 +38,11 @@ def test_a_path_that_means_one_of_the_operators_is_unknown(house: House, path: s
 )
 def test_paths_that_begin_as_they_should_are_answered(house: House, path: str) -> None:
     assert path.startswith(FENCED)
-    assert got(house, path, house.operator_key).status_line == "HTTP/1.1 200 OK"
+    assert get(house, path, house.operator_key).status_line == "HTTP/1.1 200 OK"
 
 
 @pytest.mark.parametrize(
     "path", ["/v1//models", "/v1/models/tiny%3Apirate", "/v1/models%2Ftiny%3Apirate", "/%761/models", "//v1/models"]
 )
 def test_paths_of_tenants_may_be_written_as_clients_do(house: House, path: str) -> None:
-    assert got(house, path, house.acme.key).status_line == "HTTP/1.1 200 OK"
+    assert get(house, path, house.acme.key).status_line == "HTTP/1.1 200 OK"

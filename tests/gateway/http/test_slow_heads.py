@@ -30,7 +30,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @get("/")
-async def slow() -> str:
+async def answer_slowly() -> str:
     """Return a reply after a longer time than a head may take."""
     await asyncio.sleep(HEAD_S * 2)
     return "hello"
@@ -39,7 +39,7 @@ async def slow() -> str:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     app = Application(
-        metrics=Metrics(CollectorRegistry()), route_handlers=[slow], openapi_config=None, logging_config=None
+        metrics=Metrics(CollectorRegistry()), route_handlers=[answer_slowly], openapi_config=None, logging_config=None
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=NUM_CONNECTIONS)
     settings = Settings(head_seconds=HEAD_S, max_connections_per_address=0, drain_seconds=1)

@@ -42,7 +42,7 @@ def refusals(database: Database, lost: Counter) -> Refusals:
     return Refusals(database, lost, PATIENCE_S)
 
 
-def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) -> RefusedRequest:
+def refused_request(books: Books, request_id: str, error: GatewayError, **changes: Any) -> RefusedRequest:
     values: dict[str, Any] = {
         "request_id": request_id,
         "organization_id": books.organization_id,
@@ -67,8 +67,8 @@ async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
     other = Refusals(books.database, lost, PATIENCE_S)
     error = Overloaded("No engine can take the request now.")
     for number in range(200):
-        (refusals if number % 2 else other).add(refused(books, f"req_{number}", error))
-    refusals.add(refused(books, "req_else", error, model="tiny:pirate"))
+        (refusals if number % 2 else other).add(refused_request(books, f"req_{number}", error))
+    refusals.add(refused_request(books, "req_else", error, model="tiny:pirate"))
     await refusals.flush()
     await other.flush()
     rows = {row.model: row for row in await stored_refusals(books)}
@@ -83,10 +83,10 @@ async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
 ) -> None:
     for number in range(MAX_KINDS_OF_STRANGERS + 50):
         strange = {"organization_id": "", "project_id": "", "key_sha256": number.to_bytes(32)}
-        refusals.add(refused(books, f"req_s{number}", InvalidApiKey("Incorrect."), **strange))
+        refusals.add(refused_request(books, f"req_s{number}", InvalidApiKey("Incorrect."), **strange))
     assert lost._value.get() == 50
     for number in range(MAX_KINDS):
-        refusals.add(refused(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
+        refusals.add(refused_request(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
     assert lost._value.get() == 50 + MAX_KINDS_OF_STRANGERS
     await refusals.flush()
     assert len(await stored_refusals(books)) == MAX_KINDS - MAX_KINDS_OF_STRANGERS, "and none of keys that nobody has"
@@ -94,10 +94,10 @@ async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
 
 async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refusals: Refusals) -> None:
     globex = await open_books(books.database, "globex")
-    refusals.add(refused(globex, "req_globex", InvalidRequest("Wrong.")))
+    refusals.add(refused_request(globex, "req_globex", InvalidRequest("Wrong.")))
     await refusals.flush()
     for number in range(MAX_PER_PROJECT + 100):
-        refusals.add(refused(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
+        refusals.add(refused_request(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
         if number % 500 == 499:
             await refusals.flush()
     await refusals.flush()
@@ -126,7 +126,7 @@ async def test_a_key_that_was_good_once_leads_to_its_project(books: Books, refus
         assert key is not None
         await revoke_key(conn, books.project_id, key.id)
     stranger = {"organization_id": "", "project_id": "", "api_key_id": ""}
-    refusals.add(refused(books, "req_1", InvalidApiKey("Incorrect."), **stranger, key_sha256=made.sha256))
+    refusals.add(refused_request(books, "req_1", InvalidApiKey("Incorrect."), **stranger, key_sha256=made.sha256))
     await refusals.flush()
     (row,) = await stored_refusals(books)
     assert (row.project_id, row.api_key_id, row.code) == (books.project_id, key.id, "invalid_api_key")
@@ -139,7 +139,7 @@ async def test_lists_are_paged_by_ids_that_tell_nothing_of_others(
     for number in range(5):
         for each in (books, globex, theirs):
             each_id = f"req_{each.project_id}_{number}"
-            refusals.add(refused(each, each_id, InvalidRequest("Wrong."), model=f"m{number}"))
+            refusals.add(refused_request(each, each_id, InvalidRequest("Wrong."), model=f"m{number}"))
             await refusals.flush()
 
     async def listed(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ async def test_without_a_database_they_are_lost_and_counted_and_nobody_waits(
     books: Books, refusals: Refusals, lost: Counter
 ) -> None:
     await books.database.close()
-    refusals.add(refused(books, "req_1", InvalidRequest("Wrong.")))
+    refusals.add(refused_request(books, "req_1", InvalidRequest("Wrong.")))
     await refusals.flush()
     assert lost._value.get() == 1
 

@@ -78,7 +78,7 @@ def _fields(limit: Limit) -> dict[str, object]:
     return {field: getattr(limit, field) for field in limit.__struct_fields__}
 
 
-async def standing(database: Database, limit: Limit, limit_id: str) -> LimitState:
+async def limit_state(database: Database, limit: Limit, limit_id: str) -> LimitState:
     async with database.acquire() as conn:
         (found,) = await list_limits(conn, limit.organization_id, limit.project_id, limit_id=limit_id)
         return found
@@ -112,8 +112,8 @@ async def test_what_is_written_is_settled_whether_the_limit_was_there_or_not(
         "minute", unix_ns(await _now(database))
     ):
         return  # the minute ended meanwhile
-    assert (await standing(database, acme, before)).used == used
-    assert (await standing(database, acme, after)).used == used
+    assert (await limit_state(database, acme, before)).used == used
+    assert (await limit_state(database, acme, after)).used == used
 
 
 async def test_limits_made_while_usage_is_written_and_rolled_up_count_every_row_once(
@@ -140,7 +140,7 @@ async def test_limits_made_while_usage_is_written_and_rolled_up_count_every_row_
     await asyncio.gather(use(), sum_up(), limit())
     each = {"requests": 1, "input_tokens": 10, "output_tokens": 5, "tokens": 15}
     for limit_id, unit in made.items():
-        assert (await standing(database, acme, limit_id)).used == num_requests * each[unit], unit
+        assert (await limit_state(database, acme, limit_id)).used == num_requests * each[unit], unit
 
 
 async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(database: Database, acme: Limit) -> None:
@@ -158,7 +158,7 @@ async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(data
             if still_waits:
                 break
         assert still_waits, "others change things meanwhile"
-    assert (await standing(database, acme, await put(database, acme))).used == 15
+    assert (await limit_state(database, acme, await put(database, acme))).used == 15
 
 
 async def test_a_row_counts_once_and_its_correction_by_the_difference(database: Database, acme: Limit) -> None:
@@ -166,7 +166,7 @@ async def test_a_row_counts_once_and_its_correction_by_the_difference(database: 
     guess = event(acme, "req_1", 3, finish_reason="error")
     for each in (guess, guess, event(acme, "req_1", 8), event(acme, "req_1", 9)):
         await write(database, each)
-    assert (await standing(database, acme, limit_id)).used == 18
+    assert (await limit_state(database, acme, limit_id)).used == 18
 
 
 async def test_others_and_other_windows_do_not_count(database: Database, acme: Limit) -> None:
@@ -198,8 +198,8 @@ async def test_others_and_other_windows_do_not_count(database: Database, acme: L
     async with database.acquire() as conn:
         (found,) = await list_limits(conn, acme.organization_id, None)
     assert (found.limit.id, found.used) == (whole, 60)
-    assert (await standing(database, acme, model)).used == 15
-    assert (await standing(database, acme, mine)).used == 15
+    assert (await limit_state(database, acme, model)).used == 15
+    assert (await limit_state(database, acme, mine)).used == 15
 
 
 async def test_a_limit_set_while_usage_is_written_misses_none_of_it(database: Database, acme: Limit) -> None:
@@ -258,20 +258,20 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     await exchange("two", 0)
     await exchange("one", 40)
     assert seen == [0, 30, 20, 40, 0]
-    assert (await standing(database, acme, limit_id)).reserved == 40
+    assert (await limit_state(database, acme, limit_id)).reserved == 40
     await _age(database, "one", heard_s=6)
     assert (await leases.beat("two")).num_gateways == 2  # counted before this beat suspects the other one
     assert (await leases.beat("two")).num_gateways == 1
-    assert (await standing(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
+    assert (await limit_state(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
     await _age(database, "one", suspected_s=16)
     await leases.beat("two")
-    assert (await standing(database, acme, limit_id)).reserved == 0
+    assert (await limit_state(database, acme, limit_id)).reserved == 0
     for lost in (leases.beat("one"), exchange("one", 1)):
         with pytest.raises(SessionLost):
             await lost
     await leases.claim("again", {(limit_id, calendar_window("day", unix_ns(NOW)).start): 7})
     await leases.leave("again")
-    assert (await standing(database, acme, limit_id)).reserved == 0
+    assert (await limit_state(database, acme, limit_id)).reserved == 0
 
 
 async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(database: Database) -> None:
@@ -311,7 +311,7 @@ async def test_concurrent_exchanges_see_each_other(database: Database, acme: Lim
 
     await asyncio.gather(*(take(f"gw{number}") for number in range(6)))
     assert sum(granted.values()) == acme.max
-    assert (await standing(database, acme, limit_id)).free == 0
+    assert (await limit_state(database, acme, limit_id)).free == 0
 
 
 async def test_a_threshold_is_announced_once_per_window(database: Database, acme: Limit) -> None:
@@ -335,18 +335,18 @@ async def test_a_threshold_is_announced_once_per_window(database: Database, acme
 async def test_another_maximum_is_announced_in_the_same_window(database: Database, acme: Limit) -> None:
     limit_id = await put(database, acme, max=20, alert_percents=(80,))
     await write(database, event(acme, "req_0", tokens=10))
-    assert await alerted(database, limit_id) == 1
+    assert await num_alerts(database, limit_id) == 1
     assert await put(database, acme, max=20, alert_percents=(80, 100)) == limit_id
-    assert await alerted(database, limit_id) == 1, "the maximum is the same"
+    assert await num_alerts(database, limit_id) == 1, "the maximum is the same"
     await put(database, acme, max=100, alert_percents=(80,))
-    assert await alerted(database, limit_id) == 0
+    assert await num_alerts(database, limit_id) == 0
     await write(database, event(acme, "req_1", tokens=10))
-    assert await alerted(database, limit_id) == 0
+    assert await num_alerts(database, limit_id) == 0
     await write(database, event(acme, "req_2", tokens=40))
-    assert await alerted(database, limit_id) == 1
+    assert await num_alerts(database, limit_id) == 1
 
 
-async def alerted(database: Database, limit_id: str) -> int:
+async def num_alerts(database: Database, limit_id: str) -> int:
     async with database.acquire() as conn:
         count: int = await conn.fetchval("SELECT count(*) FROM limit_alerts WHERE limit_id = $1", limit_id)
         return count

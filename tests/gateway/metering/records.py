@@ -19,7 +19,7 @@ def record(request_id: str = "req_1", finish_reason: FinishReason = "stop", **us
     )
 
 
-def opened(request_id: str = "req_1", **changes: object) -> Opened:
+def opened_record(request_id: str = "req_1", **changes: object) -> Opened:
     return msgspec.structs.replace(Opened(request_id, 0, encode_tag(TAG), "engine", 3, 10), **changes)
 
 
@@ -27,7 +27,7 @@ def count(request_id: str = "req_1", completion_tokens: int = 2) -> Count:
     return Count(request_id, 0, 3, completion_tokens)
 
 
-def ended(
+def ended_record(
     request_id: str = "req_1", finish_reason: FinishReason = "stop", engine_id: str = "engine", **usage: int
 ) -> Ended:
     return Ended(record(request_id, finish_reason, **usage), engine_id, 1.5, 2.5, 1_700_000_001_000_000_000)

@@ -17,7 +17,7 @@ from gateway.metering.journal import Journal
 from gateway.metering.recovery import JournalUnusable, Recovery, claim_folder
 from gateway.metering.replay import Unreadable, replay
 from gateway.observability.journal_metrics import JournalMetrics
-from tests.gateway.metering.records import BEGUN, count, ended, opened
+from tests.gateway.metering.records import BEGUN, count, ended_record, opened_record
 from tests.patience import PATIENCE_S
 
 HOLDER = """
@@ -69,7 +69,9 @@ def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Path) -> None:
-    leave(tmp_path / "0", [BEGUN, opened("a"), ended("b"), opened("c"), Progressed([count("c", 3)])])
+    leave(
+        tmp_path / "0", [BEGUN, opened_record("a"), ended_record("b"), opened_record("c"), Progressed([count("c", 3)])]
+    )
     folder, replayed = claim_folder(tmp_path, "database")
     assert folder.path == tmp_path / "0"
     assert {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended} == {
@@ -82,7 +84,7 @@ def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Pat
 
 @pytest.mark.parametrize("begun", [{"database_id": "another"}, {"version": 2}])
 def test_usage_of_another_database_or_format_is_left_alone(tmp_path: Path, begun: dict[str, object]) -> None:
-    left = leave(tmp_path / "0", [msgspec.structs.replace(BEGUN, **begun), ended("a")])
+    left = leave(tmp_path / "0", [msgspec.structs.replace(BEGUN, **begun), ended_record("a")])
     before = {path.name: path.read_bytes() for path in left.glob("*.journal")}
     folder, replayed = claim_folder(tmp_path, "database")
     assert (folder.path.name, replayed.ended) == ("1", [])
@@ -92,7 +94,7 @@ def test_usage_of_another_database_or_format_is_left_alone(tmp_path: Path, begun
 
 
 def test_a_damaged_segment_is_reported_and_kept_and_costs_only_what_was_damaged(tmp_path: Path) -> None:
-    data = bytearray(b"".join(map(frame, [BEGUN, ended("a"), ended("b")])))
+    data = bytearray(b"".join(map(frame, [BEGUN, ended_record("a"), ended_record("b")])))
     data[len(frame(BEGUN)) + 40] ^= 1
     (tmp_path / "000000000001.journal").write_bytes(data)
     replayed = replay(JournalFolder(tmp_path, -1), "database")
@@ -103,7 +105,7 @@ def test_a_damaged_segment_is_reported_and_kept_and_costs_only_what_was_damaged(
 
 
 def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
-    left = leave(tmp_path / "0", [BEGUN, ended("a")], tail=frame(ended("b"))[:-5])
+    left = leave(tmp_path / "0", [BEGUN, ended_record("a")], tail=frame(ended_record("b"))[:-5])
     replayed = replay(JournalFolder(left, -1), "database")
     assert [each.record.request_id for each in replayed.ended] == ["a"]
     assert (replayed.num_damaged, list(left.glob("*.damaged"))) == (0, [])
@@ -120,11 +122,13 @@ class Copier:
 
 async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_it_is_durable(tmp_path: Path) -> None:
     folder, _ = claim_folder(tmp_path, "database")
-    left = leave(tmp_path / "1", [msgspec.structs.replace(BEGUN, journal_id="gone"), ended("a"), opened("b")])
-    owned = leave(tmp_path / "2", [BEGUN, ended("of one that lives")])
+    left = leave(
+        tmp_path / "1", [msgspec.structs.replace(BEGUN, journal_id="gone"), ended_record("a"), opened_record("b")]
+    )
+    owned = leave(tmp_path / "2", [BEGUN, ended_record("of one that lives")])
     owner = JournalFolder.try_claim(owned)
     (tmp_path / "0-broken" / "000000000001.journal").mkdir(parents=True)  # comes before the others
-    foreign = leave(tmp_path / "3", [msgspec.structs.replace(BEGUN, database_id="another"), ended("foreign")])
+    foreign = leave(tmp_path / "3", [msgspec.structs.replace(BEGUN, database_id="another"), ended_record("foreign")])
     registry, copier = CollectorRegistry(), Copier()
     journal = Journal(folder, BEGUN, max_bytes=1 << 20, on_durable=ignore)
     journal.start()

@@ -7,13 +7,13 @@ import random
 import pytest
 
 from gateway.metering.format import Copied, Progressed, Record, frame, read_frames
-from tests.gateway.metering.records import BEGUN, count, ended, opened
+from tests.gateway.metering.records import BEGUN, count, ended_record, opened_record
 
 RECORDS: list[Record] = [
     BEGUN,
-    opened(),
+    opened_record(),
     Progressed([count(), count("req_2", 7)]),
-    ended("req_3", completion_tokens=5, cached_tokens=1),
+    ended_record("req_3", completion_tokens=5, cached_tokens=1),
     Copied([("req_3", 0, "engine")]),
 ]
 FRAMES = [frame(each) for each in RECORDS]

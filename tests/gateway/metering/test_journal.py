@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway.metering.folder import JournalFolder, Segment, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import replay
-from tests.gateway.metering.records import BEGUN, count, ended, opened
+from tests.gateway.metering.records import BEGUN, count, ended_record, opened_record
 from tests.patience import PATIENCE_S
 
 
@@ -58,7 +58,7 @@ def claim(path: Path, kind: type[JournalFolder] = JournalFolder) -> JournalFolde
 
 
 @asynccontextmanager
-async def running(
+async def running_journal(
     folder: JournalFolder, durable: DurablePositions | None = None, **options: int
 ) -> AsyncIterator[tuple[Journal, DurablePositions]]:
     durable = durable or DurablePositions()
@@ -88,67 +88,67 @@ def left_in(path: Path) -> dict[str, int]:
 
 
 async def test_what_was_recorded_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, _):
-        journal.open(opened("a"))
-        journal.open(opened("b"))
+    async with running_journal(claim(tmp_path)) as (journal, _):
+        journal.open(opened_record("a"))
+        journal.open(opened_record("b"))
         journal.progress([count("a", 1), count("b", 2)])
-        journal.end(ended("a", completion_tokens=6))
+        journal.end(ended_record("a", completion_tokens=6))
         assert left_in(tmp_path) == {"a": 6, "b": 2}
         journal.copied([("a", 0, "engine")])
         assert left_in(tmp_path) == {"b": 2}
 
 
 async def test_it_is_durable_only_once_it_is_synced(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, durable):
-        journal.end(ended())
+    async with running_journal(claim(tmp_path)) as (journal, durable):
+        journal.end(ended_record())
         assert durable.position < journal.position
         await durable.wait_for(journal.position)
 
 
 async def test_a_usage_that_is_told_twice_is_recorded_once_and_told_to_be_durable_twice(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, durable):
-        journal.end(ended())
+    async with running_journal(claim(tmp_path)) as (journal, durable):
+        journal.end(ended_record())
         await durable.wait_for(journal.position)
         position, durable.position = journal.position, 0
-        journal.end(ended())
+        journal.end(ended_record())
         assert journal.position == position
         await durable.wait_for(position)
 
 
 async def test_segments_do_not_pile_up_and_what_runs_moves_on(tmp_path: Path) -> None:
-    async with running(claim(tmp_path), segment_bytes=3000) as (journal, _):
-        journal.open(opened("long"))
+    async with running_journal(claim(tmp_path), segment_bytes=3000) as (journal, _):
+        journal.open(opened_record("long"))
         for number in range(300):
             name = f"req_{number}"
-            journal.open(opened(name))
+            journal.open(opened_record(name))
             journal.progress([count("long", number), count(name, 1)])
-            journal.end(ended(name))
+            journal.end(ended_record(name))
             journal.copied([(name, 0, "engine")])
         assert await journal.flush(5)
         assert len(segments_in(tmp_path)) == 1
         assert left_in(tmp_path) == {"long": 299}
-        journal.end(ended("long"))
+        journal.end(ended_record("long"))
         journal.copied([("long", 0, "engine")])
     assert segments_in(tmp_path) == [], "with nothing left to tell, nothing is left"
 
 
 async def test_usage_that_the_ledger_does_not_have_stays_after_a_clean_end(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, _):
-        journal.end(ended("kept", completion_tokens=9))
+    async with running_journal(claim(tmp_path)) as (journal, _):
+        journal.end(ended_record("kept", completion_tokens=9))
     assert left_in(tmp_path) == {"kept": 9}
 
 
 async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, durable):
-        journal.open(opened("a"))
-        journal.open(opened("b"))
-        journal.end(ended("z", completion_tokens=1))
+    async with running_journal(claim(tmp_path)) as (journal, durable):
+        journal.open(opened_record("a"))
+        journal.open(opened_record("b"))
+        journal.end(ended_record("z", completion_tokens=1))
         await durable.wait_for(journal.position)
         before = durable.position
         with full_disk(tmp_path):
             journal.progress([count("a", 3), count("b", 4)])
             assert not journal.has_room
-            journal.end(ended("a", completion_tokens=5))
+            journal.end(ended_record("a", completion_tokens=5))
             await asyncio.sleep(0.6)  # the journal tries again, and fails again
             assert not journal.has_room
             assert durable.position == before
@@ -159,34 +159,34 @@ async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp
 
 
 async def test_after_a_failed_sync_all_that_matters_is_written_anew(tmp_path: Path) -> None:
-    async with running(claim(tmp_path, BadFirstSegment)) as (journal, durable):
-        journal.open(opened("a"))
-        journal.end(ended("b"))
+    async with running_journal(claim(tmp_path, BadFirstSegment)) as (journal, durable):
+        journal.open(opened_record("a"))
+        journal.end(ended_record("b"))
         await durable.wait_for(journal.position)
         assert [path.name for path in segments_in(tmp_path)] == ["000000000002.journal"]
         assert left_in(tmp_path) == {"b": 4, "a": 0}
 
 
 async def test_beyond_its_bound_no_new_request_should_run(tmp_path: Path) -> None:
-    async with running(claim(tmp_path), max_bytes=2000) as (journal, _):
+    async with running_journal(claim(tmp_path), max_bytes=2000) as (journal, _):
         names = [f"req_{number}" for number in range(5)]
         for name in names:
             assert journal.has_room
-            journal.end(ended(name))
+            journal.end(ended_record(name))
             if not journal.has_room:
                 break
         assert not journal.has_room
-        journal.end(ended("what runs is kept all the same"))
+        journal.end(ended_record("what runs is kept all the same"))
         assert len(left_in(tmp_path)) == len(journal.unsettled.ended)
         journal.copied(list(journal.unsettled.ended))
         assert journal.has_room
 
 
 async def test_a_count_is_written_in_one_piece_however_many_requests_it_is_of(tmp_path: Path) -> None:
-    async with running(claim(tmp_path)) as (journal, _):
+    async with running_journal(claim(tmp_path)) as (journal, _):
         counts = [count(f"req_{number}", number) for number in range(500)]
         for each in counts:
-            journal.open(opened(each.request_id))
+            journal.open(opened_record(each.request_id))
         journal.progress(counts)
         assert journal.unsettled.num_strays == 0
         assert left_in(tmp_path) == {each.request_id: each.completion_tokens for each in counts}

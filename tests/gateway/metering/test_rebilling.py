@@ -11,7 +11,7 @@ from gateway.metering.folder import put_aside, segments_in, spent_in
 from gateway.metering.format import Begun, Copied, Ended, Record, frame
 from gateway.metering.journal import Journal
 from gateway.metering.rebilling import JournalUsage, bill_again, difference_tokens, held_usage
-from tests.gateway.metering.records import BEGUN, ended, record
+from tests.gateway.metering.records import BEGUN, ended_record, record
 from tests.gateway.metering.test_journal import DurablePositions, claim
 
 
@@ -20,8 +20,8 @@ async def _use(folder: Path, request_ids: list[str], **options: int) -> None:
     journal = Journal(claim(folder), BEGUN, on_durable=DurablePositions(), **{"max_bytes": 1 << 20, **options})
     journal.start()
     for request_id in request_ids:
-        journal.end(ended(request_id))
-        journal.copied([ended(request_id).key])
+        journal.end(ended_record(request_id))
+        journal.copied([ended_record(request_id).key])
     await journal.stop(5)
 
 
@@ -31,7 +31,7 @@ async def test_ends_that_the_ledger_has_are_still_held(tmp_path: Path) -> None:
     assert segments_in(tmp_path / "0") == [], "nothing is left to replay"
     held = held_usage(tmp_path, "database")
     assert sorted(end.record.request_id for end in held.ended) == ["req_1", "req_2", "req_3"]
-    assert held.num_journals == 1 and held.since_ns == ended().finished_at_ns
+    assert held.num_journals == 1 and held.since_ns == ended_record().finished_at_ns
     await _use(tmp_path / "1", ["req_4"])
     assert len(held_usage(tmp_path, "database").ended) == 3, "without room for them, none are held"
     assert held_usage(tmp_path, "another").ended == []
@@ -53,13 +53,13 @@ def _leave(path: Path, records: list[Record]) -> None:
 
 
 async def test_the_ledger_gets_what_it_lacks_and_nothing_twice(database: Database, tmp_path: Path) -> None:
-    known = [ended(f"req_{number}") for number in range(3)]
+    known = [ended_record(f"req_{number}") for number in range(3)]
     assert (await bill_again(database, known)).num_missing == 3
-    since = [ended(f"req_{number}") for number in range(3, 6)]
+    since = [ended_record(f"req_{number}") for number in range(3, 6)]
     keys = [end.key for end in known + since]
     _leave(tmp_path / "0/000000000001.spent", [BEGUN, *known, *since, Copied(keys)])
-    _leave(tmp_path / "0/000000000002.journal", [BEGUN, ended("req_6")])
-    _leave(tmp_path / "1/000000000001.spent", [Begun(1, "another", "journal"), ended("req_7")])
+    _leave(tmp_path / "0/000000000002.journal", [BEGUN, ended_record("req_6")])
+    _leave(tmp_path / "1/000000000001.spent", [Begun(1, "another", "journal"), ended_record("req_7")])
     held = held_usage(tmp_path, "database")
     assert held.num_foreign == 1
     assert await difference_tokens(database, held.ended) == 4 * 7
@@ -74,18 +74,18 @@ async def test_the_ledger_gets_what_it_lacks_and_nothing_twice(database: Databas
 
 
 async def test_a_gateways_count_is_a_lower_bound_and_an_engines_is_exact(database: Database) -> None:
-    assert (await bill_again(database, [ended("req_1"), ended("req_2")])).num_missing == 2
-    seen = [ended("req_1", "error", engine_id="", completion_tokens=2)]
+    assert (await bill_again(database, [ended_record("req_1"), ended_record("req_2")])).num_missing == 2
+    seen = [ended_record("req_1", "error", engine_id="", completion_tokens=2)]
     assert await difference_tokens(database, seen) == 0
-    assert await difference_tokens(database, [ended("req_1", "error", engine_id="", completion_tokens=6)]) == 2
-    assert await difference_tokens(database, [ended("req_2", completion_tokens=3)]) == 1
-    assert await difference_tokens(database, [ended("req_3", prompt_tokens=0, completion_tokens=0)]) == 1
+    assert await difference_tokens(database, [ended_record("req_1", "error", engine_id="", completion_tokens=6)]) == 2
+    assert await difference_tokens(database, [ended_record("req_2", completion_tokens=3)]) == 1
+    assert await difference_tokens(database, [ended_record("req_3", prompt_tokens=0, completion_tokens=0)]) == 1
 
 
 async def test_what_the_database_refuses_is_named_and_holds_up_nothing(database: Database) -> None:
     strange = msgspec.structs.replace(record("req_2"), meter=b"no tag")
     held: JournalUsage = JournalUsage(
-        [ended("req_1"), Ended(strange, "engine", None, None, 1), ended("req_3")], 1, 0, None
+        [ended_record("req_1"), Ended(strange, "engine", None, None, 1), ended_record("req_3")], 1, 0, None
     )
     billed = await bill_again(database, held.ended)
     assert billed.num_missing == 2

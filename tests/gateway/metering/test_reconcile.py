@@ -55,18 +55,18 @@ def pools(stats: EngineStats | None = STATS) -> dict[str, Pool]:
     return {"tiny": Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)}
 
 
-async def reconciled(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
+async def run_reconciliation(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
     return await Reconciler(database, pools(stats), JournalMetrics(CollectorRegistry())).reconcile()
 
 
 async def test_the_difference_is_what_no_gateway_has_brought_to_the_ledger(database: Database) -> None:
-    (balance,) = (await reconciled(database)).engines
+    (balance,) = (await run_reconciliation(database)).engines
     assert (balance.engine_id, balance.num_unacknowledged, balance.difference_tokens) == ("engine", 1, 100)
     async with database.acquire() as conn:
         await add_engine_usage(conn, "one", {"engine": (10, 20), "another": (5, 5)})
         await add_engine_usage(conn, "two", {"engine": (20, 10)})
         await add_engine_usage(conn, "two", {"engine": (0, 30)})
-    (balance,) = (await reconciled(database)).engines
+    (balance,) = (await run_reconciliation(database)).engines
     assert (balance.ledger_prompt_tokens, balance.ledger_completion_tokens) == (30, 60)
     assert balance.difference_tokens == 10
 
@@ -99,7 +99,7 @@ async def test_an_engine_that_is_gone_leaves_no_difference(database: Database) -
 
 
 async def test_an_engine_that_is_not_there_has_no_balance(database: Database) -> None:
-    assert (await reconciled(database, None)).engines == []
+    assert (await run_reconciliation(database, None)).engines == []
 
 
 async def test_a_silent_journal_is_lost_until_its_requests_have_rows_or_it_is_replayed(database: Database) -> None:
@@ -109,7 +109,7 @@ async def test_a_silent_journal_is_lost_until_its_requests_have_rows_or_it_is_re
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes' WHERE id <> 'living'")
         await settle_journals(conn, {"settled": 2, "lost": 1, "idle": 1})
         await forget_journals(conn, ["replayed"])
-    lost = (await reconciled(database)).lost_journals
+    lost = (await run_reconciliation(database)).lost_journals
     assert [msgspec.structs.astuple(journal)[:2] for journal in lost] == [("lost", 2)]
 
 

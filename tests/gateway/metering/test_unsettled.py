@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from gateway.metering.format import Adopted, Copied, Progressed, Record, Released
 from gateway.metering.unsettled import Unsettled, made_up
-from tests.gateway.metering.records import count, ended, opened
+from tests.gateway.metering.records import count, ended_record, opened_record
 
 NAMES = st.sampled_from(["a", "b", "c"])
 ENGINES = st.sampled_from(["engine", ""])
 RECORDS = st.one_of(
-    st.builds(opened, NAMES),
+    st.builds(opened_record, NAMES),
     st.builds(lambda name, number: Progressed([count(name, number)]), NAMES, st.integers(1, 9)),
-    st.builds(lambda name, engine: ended(name, engine_id=engine), NAMES, ENGINES),
+    st.builds(lambda name, engine: ended_record(name, engine_id=engine), NAMES, ENGINES),
     st.builds(lambda name, engine: Copied([(name, 0, engine)]), NAMES, ENGINES),
     st.builds(lambda name: Adopted([name]), NAMES),
     st.builds(lambda name: Released([name]), NAMES),
@@ -52,27 +52,29 @@ def test_room_is_exactly_what_waits_needs(records: list[Record]) -> None:
 
 
 def test_two_counts_of_one_attempt_are_one_that_is_open() -> None:
-    unsettled = added_up([opened("a"), ended("a", engine_id=""), ended("a"), opened("b")])
+    unsettled = added_up([opened_record("a"), ended_record("a", engine_id=""), ended_record("a"), opened_record("b")])
     assert (len(unsettled.ended), unsettled.num_open) == (2, 2)
 
 
 def test_a_superseded_attempt_is_told_of_although_its_count_waits() -> None:
-    counted = ended("a", engine_id="")
+    counted = ended_record("a", engine_id="")
     superseded = msgspec.structs.replace(counted, superseded=True)
     unsettled = added_up([counted, superseded, Copied([counted.key])])
     assert (list(unsettled.ended.values()), unsettled.num_open) == ([superseded], 1)
 
 
 def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() -> None:
-    unsettled = added_up([opened(), Progressed([count(completion_tokens=2)]), Progressed([count(completion_tokens=5)])])
+    unsettled = added_up(
+        [opened_record(), Progressed([count(completion_tokens=2)]), Progressed([count(completion_tokens=5)])]
+    )
     (running,) = unsettled.running.values()
     record = made_up(running, 7).record
     assert (record.finish_reason, record.usage.prompt_tokens, record.usage.completion_tokens) == ("error", 3, 5)
-    assert record.meter == opened().meter
+    assert record.meter == opened_record().meter
 
 
 def test_one_that_nobody_has_seen_anything_of_costs_nothing() -> None:
-    (running,) = added_up([opened()]).running.values()
+    (running,) = added_up([opened_record()]).running.values()
     usage = made_up(running, 7).record.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
 

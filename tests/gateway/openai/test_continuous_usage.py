@@ -29,7 +29,9 @@ def client(house: House) -> Iterator[httpx.Client]:
         yield client
 
 
-def streamed(client: httpx.Client, path: str, *, include_usage: bool = True, **fields: Any) -> list[dict[str, Any]]:
+def stream_chunks(
+    client: httpx.Client, path: str, *, include_usage: bool = True, **fields: Any
+) -> list[dict[str, Any]]:
     options = {"continuous_usage_stats": True, "include_usage": include_usage} | fields.pop("stream_options", {})
     reply = client.post(path, json=BODIES[path] | {"stream": True, "stream_options": options} | fields)
     assert reply.status_code == 200, reply.text
@@ -53,7 +55,7 @@ def streamed(client: httpx.Client, path: str, *, include_usage: bool = True, **f
     ids=str,
 )
 def test_each_chunk_counts_the_tokens_so_far(client: httpx.Client, path: str, fields: dict[str, Any]) -> None:
-    *chunks, last = streamed(client, path, return_token_ids=True, **fields)
+    *chunks, last = stream_chunks(client, path, return_token_ids=True, **fields)
     num_ids = 0
     for chunk in chunks:
         usage = chunk["usage"]
@@ -70,7 +72,7 @@ def test_each_chunk_counts_the_tokens_so_far(client: httpx.Client, path: str, fi
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_text_alone_is_counted_as_it_comes(client: httpx.Client, path: str) -> None:
     """No chunk is sent for the usage alone, where only the usage so far is asked for."""
-    chunks = streamed(client, path, include_usage=False)
+    chunks = stream_chunks(client, path, include_usage=False)
     assert all(chunk["choices"] for chunk in chunks)
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts) and counts[-1] == 30
@@ -80,6 +82,8 @@ def test_text_alone_is_counted_as_it_comes(client: httpx.Client, path: str) -> N
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_without_it_chunks_hold_no_usage(client: httpx.Client, path: str) -> None:
     options = {"continuous_usage_stats": False}
-    assert all("usage" not in chunk for chunk in streamed(client, path, include_usage=False, stream_options=options))
-    *chunks, last = streamed(client, path, stream_options=options)
+    assert all(
+        "usage" not in chunk for chunk in stream_chunks(client, path, include_usage=False, stream_options=options)
+    )
+    *chunks, last = stream_chunks(client, path, stream_options=options)
     assert all(chunk["usage"] is None for chunk in chunks) and last["usage"]["completion_tokens"] == 30

@@ -29,7 +29,7 @@ def client(house: House):
         yield client
 
 
-def expected(token_ids: list[int], *, pooling: str = "mean", adapter: str = "") -> tuple[float, ...]:
+def expected_embedding(token_ids: list[int], *, pooling: str = "mean", adapter: str = "") -> tuple[float, ...]:
     request = GenerateRequest("r", token_ids, SamplingParams(max_tokens=0), "t", adapter, pooling=pooling)
     return struct.unpack(f"<{SIZE}f", fake_embedding(request, SIZE))
 
@@ -53,7 +53,7 @@ def test_every_kind_of_input_in_both_encodings(client, given, token_ids, encodin
         vector = each.embedding
         if encoding == "base64":  # asked for by name, the client leaves it as it is
             vector = struct.unpack(f"<{SIZE}f", base64.b64decode(vector))
-        assert list(vector) == pytest.approx(expected(ids))
+        assert list(vector) == pytest.approx(expected_embedding(ids))
     assert reply.usage.prompt_tokens == reply.usage.total_tokens == sum(map(len, token_ids))
 
 
@@ -61,7 +61,7 @@ def test_the_adapter_and_the_pooling_change_the_answer(client, house: House):
     for model, adapter in [("tiny", ""), ("tiny:poet", house.globex.digest)]:
         for pooling in ("mean", "last"):
             reply = client.embeddings.create(model=model, input=[66, 66, 68], extra_body={"pooling": pooling})
-            wanted = expected([66, 66, 68], pooling=pooling, adapter=adapter)
+            wanted = expected_embedding([66, 66, 68], pooling=pooling, adapter=adapter)
             assert reply.data[0].embedding == pytest.approx(wanted)
             assert reply.model == model
 

@@ -16,7 +16,7 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "a the quick la
 TEXT: dict[str, Any] = {"prompt": "a the quick lazy dog, hello € 💥"}
 
 
-def streamed(house: House, path: str, body: dict[str, Any], **options: bool) -> list[bytes]:
+def stream_events(house: House, path: str, body: dict[str, Any], **options: bool) -> list[bytes]:
     asked = {"model": "tiny", "max_tokens": 24, "stream": True, "stream_options": options, **body}
     reply = httpx.post(
         house.url + path, json=asked, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
@@ -34,8 +34,8 @@ def choices_of(events: list[bytes]) -> list[Any]:
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
 def test_sizes_do_not_tell_the_lengths_of_texts(house: House, path: str, body: dict[str, Any]) -> None:
     for _ in range(TRIES):  # a gateway that is late says several tokens in one event
-        plain = streamed(house, path, body)
-        padded = streamed(house, path, body, include_obfuscation=True)
+        plain = stream_events(house, path, body)
+        padded = stream_events(house, path, body, include_obfuscation=True)
         if choices_of(plain) == choices_of(padded):
             break
     assert len({len(event) for event in plain[1:-1]}) > 2, "without padding they do"
@@ -51,13 +51,13 @@ def test_the_padding_is_never_the_same(house: House) -> None:
     body = {"prompt": "aaaa"}
     padding = [
         msgspec.json.decode(event.removeprefix(b"data: "))["obfuscation"]
-        for event in streamed(house, "/v1/completions", body, include_obfuscation=True)
+        for event in stream_events(house, "/v1/completions", body, include_obfuscation=True)
     ]
     assert len(set(padding)) == len(padding)
 
 
 def test_usage_comes_with_it(house: House) -> None:
-    events = streamed(house, "/v1/completions", {"prompt": "aaaa"}, include_obfuscation=True, include_usage=True)
+    events = stream_events(house, "/v1/completions", {"prompt": "aaaa"}, include_obfuscation=True, include_usage=True)
     shown = [msgspec.json.decode(event.removeprefix(b"data: ")) for event in events]
     assert [each["usage"] is None for each in shown] == [True] * (len(shown) - 1) + [False]
     assert all(each["obfuscation"] for each in shown)

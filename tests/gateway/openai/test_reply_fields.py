@@ -28,14 +28,14 @@ def client(house: House) -> Iterator[httpx.Client]:
         yield client
 
 
-def whole(client: httpx.Client, path: str, **fields: Any) -> dict[str, Any]:
+def whole_reply(client: httpx.Client, path: str, **fields: Any) -> dict[str, Any]:
     reply = client.post(path, json=BODIES[path] | fields)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
 
 
-def streamed(client: httpx.Client, path: str, **fields: Any) -> list[dict[str, Any]]:
+def stream_chunks(client: httpx.Client, path: str, **fields: Any) -> list[dict[str, Any]]:
     reply = client.post(path, json=BODIES[path] | fields | {"stream": True, "stream_options": {"include_usage": True}})
     assert reply.status_code == 200, reply.text
     return [msgspec.json.decode(each.removeprefix("data: ")) for each in reply.text.split("\n\n")[:-2]]
@@ -56,14 +56,14 @@ def test_every_documented_field_is_there(client: httpx.Client, path: str) -> Non
     top = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
     if path == CHAT:
         top |= {"service_tier"}
-    reply = whole(client, path)
+    reply = whole_reply(client, path)
     assert set(reply) == top
     assert set(reply["usage"]) == USAGE
     (choice,) = reply["choices"]
     assert set(choice) == {"index", "finish_reason", "logprobs", "message" if path == CHAT else "text"}
     if path == CHAT:
         assert {"role", "content", "refusal", "annotations"} <= set(choice["message"])
-    chunks = streamed(client, path)
+    chunks = stream_chunks(client, path)
     assert all(set(chunk) == top for chunk in chunks)
     for name in top - {"choices", "usage"}:
         assert len({chunk[name] for chunk in chunks}) == 1, name
@@ -71,11 +71,11 @@ def test_every_documented_field_is_there(client: httpx.Client, path: str) -> Non
 
 
 def test_a_fingerprint_stands_for_engine_and_adapter(house: House, client: httpx.Client) -> None:
-    prints = {model: whole(client, CHAT, model=model)["system_fingerprint"] for model in ("tiny", "tiny:pirate")}
+    prints = {model: whole_reply(client, CHAT, model=model)["system_fingerprint"] for model in ("tiny", "tiny:pirate")}
     assert prints["tiny"] != prints["tiny:pirate"]
     for path in (CHAT, TEXT):
         for model, expected in prints.items():
-            assert whole(client, path, model=model, seed=1)["system_fingerprint"] == expected
+            assert whole_reply(client, path, model=model, seed=1)["system_fingerprint"] == expected
     others = {"authorization": f"Bearer {house.globex.key}"}
     reply = client.post(TEXT, json=BODIES[TEXT] | {"model": f"tiny:{house.globex.adapter}"}, headers=others)
     assert reply.json()["system_fingerprint"] not in prints.values()
@@ -83,14 +83,14 @@ def test_a_fingerprint_stands_for_engine_and_adapter(house: House, client: httpx
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_token_ids_are_those_of_the_text_whole_and_streamed(client: httpx.Client, path: str) -> None:
-    last_id = whole(client, path, return_token_ids=True)["choices"][0]["token_ids"][7]
+    last_id = whole_reply(client, path, return_token_ids=True)["choices"][0]["token_ids"][7]
     for fields in (
         *({}, {"stop": " a"}, {"stop": "€"}, {"logprobs": True if path == CHAT else 1}, {"n": 2}),
         *({"stop_token_ids": [last_id]}, {"stop_token_ids": [last_id], "stop": "€", "n": 3}, {"max_tokens": 1}),
         *({"stop_token_ids": [last_id], "logprobs": True if path == CHAT else 1}, {"stop": "€", "min_tokens": 9}),
     ):
-        reply = whole(client, path, return_token_ids=True, **fields)
-        chunks = streamed(client, path, return_token_ids=True, **fields)
+        reply = whole_reply(client, path, return_token_ids=True, **fields)
+        chunks = stream_chunks(client, path, return_token_ids=True, **fields)
         for choice in reply["choices"]:
             mine = [each for chunk in chunks for each in chunk["choices"] if each["index"] == choice["index"]]
             assert [token for each in mine for token in each.get("token_ids") or []] == choice["token_ids"]
@@ -113,24 +113,24 @@ def test_token_ids_are_those_of_the_text_whole_and_streamed(client: httpx.Client
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("stop", [" a", "€", ["nothing", "e€", ", "]])
 def test_the_stop_string_can_be_shown(client: httpx.Client, path: str, stop: Any) -> None:
-    short = texts(path, whole(client, path, stop=stop))
-    long = texts(path, whole(client, path, stop=stop, include_stop_str_in_output=True))
+    short = texts(path, whole_reply(client, path, stop=stop))
+    long = texts(path, whole_reply(client, path, stop=stop, include_stop_str_in_output=True))
     assert long.startswith(short)
     assert long[len(short) :] in ([stop] if isinstance(stop, str) else stop)
-    assert streamed_text(path, streamed(client, path, stop=stop, include_stop_str_in_output=True)) == long
+    assert streamed_text(path, stream_chunks(client, path, stop=stop, include_stop_str_in_output=True)) == long
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_special_tokens_can_be_shown(client: httpx.Client, path: str) -> None:
     fields = {"skip_special_tokens": False} | ({"prompt": "a<|im_start|>b"} if path == TEXT else {})
-    shown = texts(path, whole(client, path, **fields))
+    shown = texts(path, whole_reply(client, path, **fields))
     assert "<|im_start|>" in shown
-    assert streamed_text(path, streamed(client, path, **fields)) == shown
+    assert streamed_text(path, stream_chunks(client, path, **fields)) == shown
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_log_probabilities_of_the_prompt_name_each_of_its_tokens(client: httpx.Client, path: str) -> None:
-    reply = whole(client, path, prompt_logprobs=1, return_token_ids=True, max_tokens=1)
+    reply = whole_reply(client, path, prompt_logprobs=1, return_token_ids=True, max_tokens=1)
     where = reply if path == CHAT else reply["choices"][0]
     (first, *rest), ids = where["prompt_logprobs"], where["prompt_token_ids"]
     assert first is None
@@ -145,22 +145,22 @@ def test_log_probabilities_of_the_prompt_name_each_of_its_tokens(client: httpx.C
 
 
 def test_a_predictions_tokens_are_counted_as_kept_or_not(client: httpx.Client) -> None:
-    plain = whole(client, CHAT)
+    plain = whole_reply(client, CHAT)
     text = texts(CHAT, plain)
     assert plain["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
-    predicted = whole(client, CHAT, prediction={"type": "content", "content": [{"type": "text", "text": text}]})
+    predicted = whole_reply(client, CHAT, prediction={"type": "content", "content": [{"type": "text", "text": text}]})
     assert texts(CHAT, predicted) == text
     counts = predicted["usage"]["completion_tokens_details"]
     told = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["count"]
     assert counts["accepted_prediction_tokens"] + counts["rejected_prediction_tokens"] == told
-    chunks = streamed(client, CHAT, prediction={"type": "content", "content": text})
+    chunks = stream_chunks(client, CHAT, prediction={"type": "content", "content": text})
     assert chunks[-1]["usage"]["completion_tokens_details"] == counts
 
 
 def test_of_a_prediction_no_more_is_accepted_than_a_stop_string_leaves(client: httpx.Client) -> None:
-    text = texts(CHAT, whole(client, CHAT))
+    text = texts(CHAT, whole_reply(client, CHAT))
     predicted = "<|im_start|>" + text  # as the prompt begins, which is what is repeated
-    reply = whole(client, CHAT, prediction={"type": "content", "content": predicted}, stop=text[4:6])
+    reply = whole_reply(client, CHAT, prediction={"type": "content", "content": predicted}, stop=text[4:6])
     usage = reply["usage"]
     assert (texts(CHAT, reply), reply["choices"][0]["finish_reason"]) == (text[:4], "stop")
     assert 0 < usage["completion_tokens_details"]["accepted_prediction_tokens"] <= usage["completion_tokens"] < 30

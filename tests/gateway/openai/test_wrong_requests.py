@@ -32,11 +32,11 @@ def schema(json_schema: dict[str, Any]) -> dict[str, Any]:
     return chat(response_format={"type": "json_schema", "json_schema": json_schema})
 
 
-def embed(given: Any, **fields: Any) -> dict[str, Any]:
+def embeddings_body(given: Any, **fields: Any) -> dict[str, Any]:
     return {"model": "tiny", "input": given, **fields}
 
 
-def without(body: dict[str, Any], field: str) -> dict[str, Any]:
+def body_without(body: dict[str, Any], field: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != field}
 
 
@@ -47,9 +47,9 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("not UTF-8", CHAT, b'{"model":"\xff"}', 400, None, "invalid_json"),
     ("empty body", CHAT, b"", 400, None, "invalid_json"),
     ("an array", CHAT, [], 400, None, "invalid_type"),
-    ("no model", CHAT, without(chat(), "model"), 400, "model", "missing_required_parameter"),
-    ("no messages", CHAT, without(chat(), "messages"), 400, "messages", "missing_required_parameter"),
-    ("no prompt", TEXT, without(text(), "prompt"), 400, "prompt", "missing_required_parameter"),
+    ("no model", CHAT, body_without(chat(), "model"), 400, "model", "missing_required_parameter"),
+    ("no messages", CHAT, body_without(chat(), "messages"), 400, "messages", "missing_required_parameter"),
+    ("no prompt", TEXT, body_without(text(), "prompt"), 400, "prompt", "missing_required_parameter"),
     ("model is a number", CHAT, chat(model=1), 400, "model", "invalid_type"),
     ("empty messages", CHAT, chat(messages=[]), 400, "messages", "invalid_value"),
     ("messages is a string", CHAT, chat(messages="hi"), 400, "messages", "invalid_type"),
@@ -145,27 +145,27 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("prompt longer than the context", TEXT, text(prompt="xyz " * 400), 400, "prompt", "context_length_exceeded"),
     ("messages longer than the context", CHAT, message(content="xyz " * 400), 400, "messages", "context_length_exceeded"),
     ("completion longer than the context", CHAT, chat(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
-    ("completion by its newer name", CHAT, without(chat(max_completion_tokens=513), "max_tokens"), 400, "max_completion_tokens", "context_length_exceeded"),
+    ("completion by its newer name", CHAT, body_without(chat(max_completion_tokens=513), "max_tokens"), 400, "max_completion_tokens", "context_length_exceeded"),
     ("text longer than the context", TEXT, text(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
     ("no input", EMBED, {"model": "tiny"}, 400, "input", "missing_required_parameter"),
-    ("empty input", EMBED, embed(""), 400, "input", "invalid_value"),
-    ("no inputs", EMBED, embed([]), 400, "input", "invalid_value"),
-    ("an empty input among others", EMBED, embed(["a", ""]), 400, "input[1]", "invalid_value"),
-    ("2049 inputs", EMBED, embed(["a"] * 2049), 400, "input", "invalid_value"),
-    ("mixed inputs", EMBED, embed(["a", 5]), 400, "input[1]", "invalid_type"),
-    ("input id beyond the vocabulary", EMBED, embed([[1], [10**6]]), 400, "input[1][0]", "invalid_value"),
+    ("empty input", EMBED, embeddings_body(""), 400, "input", "invalid_value"),
+    ("no inputs", EMBED, embeddings_body([]), 400, "input", "invalid_value"),
+    ("an empty input among others", EMBED, embeddings_body(["a", ""]), 400, "input[1]", "invalid_value"),
+    ("2049 inputs", EMBED, embeddings_body(["a"] * 2049), 400, "input", "invalid_value"),
+    ("mixed inputs", EMBED, embeddings_body(["a", 5]), 400, "input[1]", "invalid_type"),
+    ("input id beyond the vocabulary", EMBED, embeddings_body([[1], [10**6]]), 400, "input[1][0]", "invalid_value"),
     ("a later prompt longer than the context", TEXT, text(prompt=["a", "xyz " * 400]), 400, "prompt[1]", "context_length_exceeded"),
     ("an id of a later prompt", TEXT, text(prompt=[[1], [1, 10**6]]), 400, "prompt[1][1]", "invalid_value"),
     ("a later prompt that is empty", TEXT, text(prompt=[[1], []]), 400, "prompt[1]", "invalid_value"),
-    ("a later input longer than the context", EMBED, embed(["a", "xyz " * 400]), 400, "input[1]", "context_length_exceeded"),
-    ("a later input of too many ids", EMBED, embed([[1], [1] * 513]), 400, "input[1]", "context_length_exceeded"),
-    ("input longer than the context", EMBED, embed("xyz " * 400), 400, "input", "context_length_exceeded"),
-    ("dimensions 0", EMBED, embed("a", dimensions=0), 400, "dimensions", "invalid_value"),
-    ("more dimensions than there are", EMBED, embed("a", dimensions=33), 400, "dimensions", "invalid_value"),
-    ("unknown encoding", EMBED, embed("a", encoding_format="int8"), 400, "encoding_format", "invalid_value"),
-    ("unknown pooling", EMBED, embed("a", pooling="max"), 400, "pooling", "invalid_value"),
-    ("unknown field of an embedding", EMBED, embed("a", stream=True), 400, "stream", "unknown_parameter"),
-    ("embeddings of an unknown adapter", EMBED, {**embed("a"), "model": "tiny:nope"}, 404, "model", "model_not_found"),
+    ("a later input longer than the context", EMBED, embeddings_body(["a", "xyz " * 400]), 400, "input[1]", "context_length_exceeded"),
+    ("a later input of too many ids", EMBED, embeddings_body([[1], [1] * 513]), 400, "input[1]", "context_length_exceeded"),
+    ("input longer than the context", EMBED, embeddings_body("xyz " * 400), 400, "input", "context_length_exceeded"),
+    ("dimensions 0", EMBED, embeddings_body("a", dimensions=0), 400, "dimensions", "invalid_value"),
+    ("more dimensions than there are", EMBED, embeddings_body("a", dimensions=33), 400, "dimensions", "invalid_value"),
+    ("unknown encoding", EMBED, embeddings_body("a", encoding_format="int8"), 400, "encoding_format", "invalid_value"),
+    ("unknown pooling", EMBED, embeddings_body("a", pooling="max"), 400, "pooling", "invalid_value"),
+    ("unknown field of an embedding", EMBED, embeddings_body("a", stream=True), 400, "stream", "unknown_parameter"),
+    ("embeddings of an unknown adapter", EMBED, {**embeddings_body("a"), "model": "tiny:nope"}, 404, "model", "model_not_found"),
     ("half a surrogate pair", CHAT, b'{"model":"\\ud800"}', 400, None, "invalid_json"),
     ("unknown model", CHAT, chat(model="gpt-4o"), 404, "model", "model_not_found"),
     ("unknown adapter", CHAT, chat(model="tiny:nope"), 404, "model", "model_not_found"),
@@ -215,7 +215,10 @@ def test_null_means_the_default(http):
     assert http.post(CHAT, json=chat(**dict.fromkeys([*NO_EFFECT, "structured_outputs"]))).status_code == 200
     nothing = dict.fromkeys(["best_of", "echo", "suffix", "logprobs", "n", "logit_bias", "structured_outputs"])
     assert http.post(TEXT, json=text(**nothing)).status_code == 200
-    assert http.post(EMBED, json=embed("a", dimensions=None, encoding_format=None, pooling=None)).status_code == 200
+    assert (
+        http.post(EMBED, json=embeddings_body("a", dimensions=None, encoding_format=None, pooling=None)).status_code
+        == 200
+    )
 
 
 def test_roles_and_text_parts_are_accepted_whatever_the_content_type(http):
@@ -254,5 +257,5 @@ def test_a_missing_key_is_401_before_the_body_is_looked_at(house: House):
 
 
 def test_a_default_bound_is_cut_to_what_is_left(http):
-    reply = http.post(CHAT, json=without(chat(messages=[{**USER, "content": "x" * 450}]), "max_tokens"))
+    reply = http.post(CHAT, json=body_without(chat(messages=[{**USER, "content": "x" * 450}]), "max_tokens"))
     assert reply.json()["usage"]["total_tokens"] == 512

@@ -33,7 +33,7 @@ def call(**fields: Any) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{**ASKED["tool_calls"][0], **fields}]}  # type: ignore[dict-item]
 
 
-def allowed(*tools: Any, mode: str = "auto") -> dict[str, Any]:
+def allowed_tools_choice(*tools: Any, mode: str = "auto") -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
 
 
@@ -60,10 +60,10 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("a named one that is not there", {"tools": [tool("g")], "tool_choice": NAMED}, "tool_choice.function.name", "invalid_value"),
     ("no name of the chosen one", {"tools": [F], "tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter"),
     ("a chosen custom tool", {"tools": [F], "tool_choice": {"type": "custom", "custom": {"name": "f"}}}, "tool_choice.type", "unsupported_value"),
-    ("allowed tools that are none", {"tools": [F], "tool_choice": allowed()}, "tool_choice.allowed_tools.tools", "invalid_value"),
-    ("allowed tools of a wrong mode", {"tools": [F], "tool_choice": allowed(NAMED, mode="none")}, "tool_choice.allowed_tools.mode", "invalid_value"),
-    ("an allowed tool that is not there", {"tools": [tool("g")], "tool_choice": allowed(NAMED)}, "tool_choice.allowed_tools.tools", "invalid_value"),
-    ("two kinds of choice", {"tools": [F], "tool_choice": {**NAMED, **allowed(NAMED), "type": "function"}}, "tool_choice.allowed_tools", "invalid_value"),
+    ("allowed tools that are none", {"tools": [F], "tool_choice": allowed_tools_choice()}, "tool_choice.allowed_tools.tools", "invalid_value"),
+    ("allowed tools of a wrong mode", {"tools": [F], "tool_choice": allowed_tools_choice(NAMED, mode="none")}, "tool_choice.allowed_tools.mode", "invalid_value"),
+    ("an allowed tool that is not there", {"tools": [tool("g")], "tool_choice": allowed_tools_choice(NAMED)}, "tool_choice.allowed_tools.tools", "invalid_value"),
+    ("two kinds of choice", {"tools": [F], "tool_choice": {**NAMED, **allowed_tools_choice(NAMED), "type": "function"}}, "tool_choice.allowed_tools", "invalid_value"),
     ("parallel is a number", {"tools": [F], "parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),
     ("parallel without tools", {"parallel_tool_calls": True}, "parallel_tool_calls", "invalid_value"),
     ("parallel with no tools", {"tools": [], "parallel_tool_calls": False}, "parallel_tool_calls", "invalid_value"),
@@ -134,7 +134,11 @@ def test_a_wrong_use_of_tools_is_refused_by_name(http, fields, param, code):
         },
         {"tools": [tool("a" * 64, parameters={}, strict=True), tool("-_9")], "parallel_tool_calls": False},
         {"tools": [tool(f"f{i}") for i in range(128)], "tool_choice": "none"},
-        {"tools": [F], "tool_choice": allowed(NAMED, mode="required"), "response_format": {"type": "json_object"}},
+        {
+            "tools": [F],
+            "tool_choice": allowed_tools_choice(NAMED, mode="required"),
+            "response_format": {"type": "json_object"},
+        },
         {"tools": [F], "tool_choice": NAMED, "structured_outputs": {"json": {}}},
         {"tools": [F], "structured_outputs": {"json": ' {"type": "object"}'}},
         {"functions": [], "tools": None, "function_call": "none"},

@@ -59,14 +59,14 @@ async def test_closing_it_closes_every_source(num_sources: int):
     assert sources.num_open == 0
 
 
-async def last(source: AsyncGenerator[int]) -> int:
+async def last_number(source: AsyncGenerator[int]) -> int:
     async with aclosing(source):
         return [number async for number in source][-1]
 
 
 async def test_all_results_come_in_order_and_few_jobs_run_at_once():
     sources = Sources()
-    assert await all_of([last(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
+    assert await all_of([last_number(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
     assert sources.peak == MAX_PROMPTS_AT_ONCE
 
 
@@ -74,6 +74,10 @@ async def test_the_first_job_that_fails_ends_all():
     sources = Sources()
     with pytest.raises(ValueError, match="broken"):
         await all_of(
-            [last(sources.count(10**6)), last(sources.count(10, 5)), *(last(sources.count(9)) for _ in range(30))]
+            [
+                last_number(sources.count(10**6)),
+                last_number(sources.count(10, 5)),
+                *(last_number(sources.count(9)) for _ in range(30)),
+            ]
         )
     assert sources.num_open == 0

@@ -10,7 +10,7 @@ from gateway.pipeline.tokenizing import THREAD_ABOVE_CHARS, is_long
 LONG = "x" * (THREAD_ABOVE_CHARS + 1)
 
 
-def calling(name: str, arguments: object) -> Message:
+def message_with_call(name: str, arguments: object) -> Message:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
@@ -20,11 +20,11 @@ def calling(name: str, arguments: object) -> Message:
     [
         [{"role": "user", "content": LONG}],
         [{"role": "user", "content": "x", "name": LONG}],
-        [calling("f", {"at": LONG})],
-        [calling("f", {LONG: 1})],
-        [calling("f", [[number] for number in range(THREAD_ABOVE_CHARS // 16)])],
-        [calling("f", LONG)],
-        [calling(LONG, {})],
+        [message_with_call("f", {"at": LONG})],
+        [message_with_call("f", {LONG: 1})],
+        [message_with_call("f", [[number] for number in range(THREAD_ABOVE_CHARS // 16)])],
+        [message_with_call("f", LONG)],
+        [message_with_call(LONG, {})],
         [{"role": "user", "content": "x"}] * 1000,
     ],
     ids=["content", "name", "arguments", "key", "numbers", "text of arguments", "function", "messages"],
@@ -34,4 +34,6 @@ def test_a_conversation_is_long_by_all_that_it_holds(messages: list[Message]) ->
 
 
 def test_a_usual_conversation_is_not_long() -> None:
-    assert not is_long([{"role": "user", "content": "What is the weather like?"}, calling("weather", {"at": "Paris"})])
+    assert not is_long(
+        [{"role": "user", "content": "What is the weather like?"}, message_with_call("weather", {"at": "Paris"})]
+    )

@@ -61,7 +61,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_folder(make_model_folder(tmp_path_factory.mktemp("model")))
 
 
-def asking(prompt: Prompt, field: str, max_prompt_tokens: int | None = None) -> TextRequest:
+def request_of(prompt: Prompt, field: str, max_prompt_tokens: int | None = None) -> TextRequest:
     return TextRequest(
         prompt=prompt,
         names=FieldNames(prompt=field),
@@ -72,7 +72,7 @@ def asking(prompt: Prompt, field: str, max_prompt_tokens: int | None = None) -> 
     )
 
 
-async def prepared(reader: Reader, request: TextRequest) -> PreparedPrompt:
+async def prepare(reader: Reader, request: TextRequest) -> PreparedPrompt:
     return await Tokenizing().prepared_prompt("proj_1", reader, request)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ async def test_a_text_that_no_context_holds_is_refused_unread(tokenizer: Tokeniz
     text *= CONTEXT * tokenizer.longest_token_bytes // len(text.encode()) + 1
     prompt = text if field == "prompt" else Conversation([{"role": "user", "content": text}])
     with pytest.raises(InvalidRequest) as refused:
-        await prepared(reader, asking(prompt, field))
+        await prepare(reader, request_of(prompt, field))
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", field)
     assert f"maximum context length is {CONTEXT} tokens" in refused.value.message
     assert reader.num_chars == 0
@@ -97,14 +97,14 @@ async def test_a_text_that_no_context_holds_is_refused_unread(tokenizer: Tokeniz
 async def test_a_text_that_might_fit_is_read(tokenizer: Tokenizer) -> None:
     reader = Reader(tokenizer)
     text = "a" * (CONTEXT * tokenizer.longest_token_bytes)
-    await prepared(reader, asking(text, "prompt"))
+    await prepare(reader, request_of(text, "prompt"))
     assert reader.num_chars == len(text)
 
 
 async def test_of_a_text_whose_end_alone_is_wanted_no_more_is_read_than_fills_the_context(tokenizer: Tokenizer) -> None:
     reader = Reader(tokenizer)
     text = "once upon a time, " * CONTEXT * tokenizer.longest_token_bytes
-    found = await prepared(reader, asking(text, "prompt", max_prompt_tokens=100))
+    found = await prepare(reader, request_of(text, "prompt", max_prompt_tokens=100))
     assert found.token_ids == tokenizer.encode_text(text, add_special_tokens=False)[-100:]
     assert reader.num_chars == CONTEXT * tokenizer.longest_token_bytes
 

@@ -10,7 +10,7 @@ from gateway.domain.pools.plan import MAX_FAILURES
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 
-def standing(
+def standing_of(
     state: ReplicaState, revision: int = 1, *, why: str = "", num_failures: int = 0, is_managed: bool = True
 ) -> ReplicaStanding:
     return ReplicaStanding(revision, state, why, num_failures, is_managed)
@@ -38,8 +38,8 @@ def shown_condition(
     return found.state, found.why
 
 
-READY, LOADING, DRAINING = standing("ready"), standing("loading"), standing("draining")
-FAILED = standing("failed", why="it ended", num_failures=1)
+READY, LOADING, DRAINING = standing_of("ready"), standing_of("loading"), standing_of("draining")
+FAILED = standing_of("failed", why="it ended", num_failures=1)
 
 
 def test_a_new_pool_says_how_far_it_is() -> None:
@@ -47,7 +47,7 @@ def test_a_new_pool_says_how_far_it_is() -> None:
         "starting",
         "Revision 1 is being prepared: downloading 3 GB.",
     )
-    loads = standing("loading", why="reading weights")
+    loads = standing_of("loading", why="reading weights")
     assert shown_condition(loads, revision=None, num_replicas=2) == (
         "starting",
         "0 of 2 replicas of revision 1 are ready; one loads: reading weights.",
@@ -56,12 +56,12 @@ def test_a_new_pool_says_how_far_it_is() -> None:
 
 
 def test_a_server_that_nobody_here_starts_says_why_it_is_not_there() -> None:
-    away = standing("loading", why="the server does not answer", is_managed=False)
+    away = standing_of("loading", why="the server does not answer", is_managed=False)
     assert shown_condition(away, num_replicas=0) == (
         "scaling",
         "0 of 1 replicas are ready: the server does not answer.",
     )
-    assert shown_condition(away, standing("ready", is_managed=False), num_replicas=0) == (
+    assert shown_condition(away, standing_of("ready", is_managed=False), num_replicas=0) == (
         "scaling",
         "1 of 2 replicas is ready: the server does not answer.",
     )
@@ -84,7 +84,7 @@ def test_a_pool_is_ready_when_as_many_run_as_are_wanted() -> None:
     assert shown_condition(READY, LOADING, num_replicas=2) == ("scaling", "1 of 2 replicas is ready.")
     assert shown_condition(READY, DRAINING) == ("scaling", "2 replicas run, 1 is wanted.")
     assert shown_condition(READY, READY, READY, FAILED, num_replicas=3)[0] == "scaling"
-    assert shown_condition(standing("ready", is_managed=False), num_replicas=0) == ("ready", "")
+    assert shown_condition(standing_of("ready", is_managed=False), num_replicas=0) == ("ready", "")
 
 
 def test_a_drained_pool_stops() -> None:
@@ -93,9 +93,9 @@ def test_a_drained_pool_stops() -> None:
 
 
 def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> None:
-    state, why = shown_condition(READY, standing("ready", 2), standing("loading", 2), num_replicas=2, wanted=2)
+    state, why = shown_condition(READY, standing_of("ready", 2), standing_of("loading", 2), num_replicas=2, wanted=2)
     assert (state, why) == ("changing", "1 of 2 replicas of revision 2 is ready.")
-    state, why = shown_condition(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
+    state, why = shown_condition(READY, standing_of("failed", 2, why="out of memory", num_failures=1), wanted=2)
     assert (state, "A replica failed and is started again: out of memory" in why) == ("changing", True)
     assert shown_condition(READY, wanted=2, state="failed", why="no answer") == (
         "changing",
@@ -104,7 +104,7 @@ def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> N
 
 
 def test_replicas_that_fail_again_and_again_make_the_pool_fail_unless_another_serves() -> None:
-    crashing = standing("failed", why="out of memory", num_failures=MAX_FAILURES)
+    crashing = standing_of("failed", why="out of memory", num_failures=MAX_FAILURES)
     assert shown_condition(crashing) == ("failed", "Replicas fail again and again: out of memory.")
     assert shown_condition(FAILED)[0] == "scaling"
     assert shown_condition(crashing, READY, num_replicas=2)[0] == "scaling"

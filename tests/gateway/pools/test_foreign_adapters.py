@@ -25,7 +25,7 @@ def pool_of(vllm: FakeVllm, model: Path, **settings: Any) -> dict[str, Any]:
     return body | {"settings": fields | settings}
 
 
-async def answered(site: Site, model: str) -> httpx.Response:  # noqa: F811 - a fixture's name
+async def ask_until_answered(site: Site, model: str) -> httpx.Response:  # noqa: F811 - a fixture's name
     async with asyncio.timeout(PATIENCE_S):
         while (reply := await site.ask(model=model)).status_code in (404, 503):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.05)
@@ -41,7 +41,7 @@ async def test_an_adapter_answers_is_billed_and_unknown_to_the_server_by_name(
     async with fake_vllm(FOLDER) as vllm:
         made = await site.operator.post("/pools", json=pool_of(vllm, tmp_path / "model"))
         assert made.status_code == 200, made.text
-        reply = await answered(site, "theirs:pirate")
+        reply = await ask_until_answered(site, "theirs:pirate")
         assert reply.status_code == 200, reply.text
         text = reply.json()["choices"][0]["message"]["content"]
         assert text == tokenizer.decode(tokens_of(tenant.digest))
@@ -67,7 +67,7 @@ async def test_a_pool_without_a_folder_has_the_base_alone(site: Site, tmp_path: 
 
 
 async def answered_base(site: Site) -> httpx.Response:  # noqa: F811
-    return await answered(site, "theirs")
+    return await ask_until_answered(site, "theirs")
 
 
 async def test_a_server_with_a_silent_base_is_shown_to_the_operator(site: Site, tmp_path: Path) -> None:  # noqa: F811

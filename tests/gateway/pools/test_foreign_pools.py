@@ -149,14 +149,14 @@ async def test_a_limit_reserves_the_upper_bound_and_is_given_back(
     made = await site.operator.post(path, json={"unit": "tokens", "window": "day", "max": 456, "hard": True})
     assert made.status_code == 200, made.text
     long = {"messages": [{"role": "user", "content": "a" * 400}]}
-    await _until_refused(site, long)
+    await _ask_until_refused(site, long)
     assert (await site.ask()).status_code == 200, (
         "42 bytes, 256 of the template and 16 tokens fit; 11 tokens are billed"
     )
     assert (await site.ask()).status_code == 200
 
 
-async def _until_refused(site: Site, fields: dict[str, Any]) -> None:
+async def _ask_until_refused(site: Site, fields: dict[str, Any]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await site.ask(**fields)).status_code != 429:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.05)

@@ -26,7 +26,7 @@ async def asked(site: Site, status: int) -> httpx.Response:  # noqa: F811 - a fi
         return reply
 
 
-def sent(server: FakeServer) -> str:  # noqa: F811
+def sent_key(server: FakeServer) -> str:  # noqa: F811
     return server.received[-1].headers["authorization"].removeprefix("Bearer ")
 
 
@@ -52,7 +52,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
     limit = {"unit": "cost_nanos", "window": "day", "max": 1, "hard": True}
     assert (await site.operator.post(f"{project}/limits", json=limit)).status_code == 200
     whole = await asked(site, 200)
-    assert sent(server) == FIRST
+    assert sent_key(server) == FIRST
     assert (whole.headers["x-lorikeet-pool"], whole.headers["x-lorikeet-cost-nanos"]) == ("theirs", "0")
     row = await site.ledger(whole.headers["x-request-id"])
     assert (row["own_key"], row["price_version"], row["cost_nanos"], row["list_cost_nanos"]) == (True, None, 0, 0)
@@ -65,7 +65,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
     changed = await site.operator.post(keys, json={"model": "theirs", "key": SECOND})
     assert (changed.json()["id"], changed.json()["hint"]) == (set_first.json()["id"], "BBBB")
     async with asyncio.timeout(PATIENCE_S):
-        while sent(server) != SECOND:
+        while sent_key(server) != SECOND:
             await site.ask()
     server.keys = {FIRST}
     refused = await asked(site, 403)

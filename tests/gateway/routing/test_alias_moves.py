@@ -96,7 +96,7 @@ async def test_an_alias_moved_under_streams(city: City, operator: httpx.AsyncCli
         """Move the alias from the first version to the last; return the seconds of the slowest move to hold on both
         gateways."""
         assert (await operator.post(f"{path}/support-bot", json={"adapter": "bot", "version": 1})).status_code == 200
-        await until_it_is(clients, 1)
+        await wait_until_version(clients, 1)
         traffic, moved_s = Traffic(texts), {1: time.monotonic()}
         async with asyncio.TaskGroup() as group, asyncio.timeout(PATIENCE_S):
             for number in range(NUM_STREAMS):
@@ -116,7 +116,7 @@ async def test_an_alias_moved_under_streams(city: City, operator: httpx.AsyncCli
     assert await least(move_along, WITHIN_S) < WITHIN_S
 
 
-async def until_it_is(clients: list[httpx.AsyncClient], version: int) -> None:
+async def wait_until_version(clients: list[httpx.AsyncClient], version: int) -> None:
     body = {"model": "support-bot", "prompt": PROMPT, "max_tokens": 1}
     async with asyncio.timeout(PATIENCE_S):
         for client in clients:

@@ -63,7 +63,7 @@ async def asking(city: City, operator: httpx.AsyncClient, tenants: list[Tenant])
     return AskingTenant(city, await tenant.client())
 
 
-def chosen(request: GenerateRequest) -> dict[str, Any]:
+def chosen_sampling(request: GenerateRequest) -> dict[str, Any]:
     return {name: getattr(request.sampling, name) for name in SAMPLING}
 
 
@@ -71,7 +71,7 @@ def chosen(request: GenerateRequest) -> dict[str, Any]:
 async def test_what_is_left_open_is_the_adapters(asking: AskingTenant, path: str) -> None:
     for fields in ({}, dict.fromkeys(SAMPLING), {"max_tokens": None}):
         request = await asking(path, **fields)
-        assert chosen(request) == {name: DEFAULTS[name] for name in SAMPLING}
+        assert chosen_sampling(request) == {name: DEFAULTS[name] for name in SAMPLING}
         assert request.sampling.max_tokens == 9
 
 
@@ -80,10 +80,10 @@ async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anywa
     asking: AskingTenant, path: str
 ) -> None:
     plain = SamplingParams(max_tokens=0)
-    assert chosen(await asking(path, **OFF)) == {name: getattr(plain, name) for name in SAMPLING}
+    assert chosen_sampling(await asking(path, **OFF)) == {name: getattr(plain, name) for name in SAMPLING}
     for name in SAMPLING:
         expected = {each: DEFAULTS[each] for each in SAMPLING} | {name: OFF[name]}
-        assert chosen(await asking(path, **{name: OFF[name]})) == expected
+        assert chosen_sampling(await asking(path, **{name: OFF[name]})) == expected
     assert (await asking(path, temperature=0)).sampling.temperature == 0
     assert (await asking(path, max_tokens=2)).sampling.max_tokens == 2
 
@@ -106,7 +106,7 @@ async def test_the_system_prompt_is_for_chats_without_one(asking: AskingTenant) 
 
 
 async def test_the_base_has_none(asking: AskingTenant) -> None:
-    assert chosen(await asking(CHAT, model="tiny", max_tokens=1)) == {
+    assert chosen_sampling(await asking(CHAT, model="tiny", max_tokens=1)) == {
         name: getattr(SamplingParams(max_tokens=0), name) for name in SAMPLING
     }
 

@@ -19,7 +19,7 @@ SYSTEM = {"role": "system", "content": "be cold"}
 USER = {"role": "user", "content": "hello"}
 
 
-async def delivered(lab: Lab, request_id: str) -> bool:
+async def was_delivered(lab: Lab, request_id: str) -> bool:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             for row in await lab.rows("ledger"):
@@ -40,23 +40,23 @@ async def test_what_is_open_is_set_and_what_is_given_only_if_the_arm_replaces(la
     open_ = await lab.ask("ann", headers=FORCED, max_tokens=None)
     asked = lab.request(open_)
     assert (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.max_tokens) == (0.25, 0.5, 3)
-    assert await delivered(lab, open_.headers["x-request-id"])
+    assert await was_delivered(lab, open_.headers["x-request-id"])
     given = await lab.ask("ann", headers=FORCED, temperature=1.5, max_tokens=4, messages=[SYSTEM, USER])
     replaced = lab.request(given)
     expected = (0.25, 3) if mode == "replace" else (1.5, 4)
     assert (replaced.sampling.temperature, replaced.sampling.max_tokens) == expected
-    assert await delivered(lab, given.headers["x-request-id"]) == (mode == "replace")
+    assert await was_delivered(lab, given.headers["x-request-id"]) == (mode == "replace")
     assert (replaced.prompt_token_ids == asked.prompt_token_ids) == (mode == "replace")
     for field in ({"temperature": 1.5}, {"max_tokens": 4}, {"messages": [SYSTEM, USER]}):
         reply = await lab.ask("ann", headers=FORCED, **({"max_tokens": None} | field))
-        assert await delivered(lab, reply.headers["x-request-id"]) == (mode == "replace")
+        assert await was_delivered(lab, reply.headers["x-request-id"]) == (mode == "replace")
     control = await lab.ask("ann", headers={"x-lorikeet-arm": "control"}, max_tokens=None)
     assert lab.request(control).sampling.temperature == 0.75
-    assert await delivered(lab, control.headers["x-request-id"])
+    assert await was_delivered(lab, control.headers["x-request-id"])
 
 
 async def test_an_embedding_has_nothing_to_set(lab: Lab) -> None:
     await lab.start((ArmOf("control", "bot", 1), ArmOf("warm", "bot", 2, defaults=WARM)))
     for number in range(8):
         reply = await lab.ask(f"user-{number}", EMBEDDINGS)
-        assert await delivered(lab, reply.headers["x-request-id"]) == (arm_of(reply) == "control")
+        assert await was_delivered(lab, reply.headers["x-request-id"]) == (arm_of(reply) == "control")

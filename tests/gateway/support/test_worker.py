@@ -27,7 +27,7 @@ class Step:
 
 
 @asynccontextmanager
-async def at_work(worker: Worker) -> AsyncIterator[Worker]:
+async def working(worker: Worker) -> AsyncIterator[Worker]:
     worker.start()
     try:
         yield worker
@@ -35,22 +35,22 @@ async def at_work(worker: Worker) -> AsyncIterator[Worker]:
         await worker.stop()
 
 
-async def eventually(done: asyncio.Event) -> None:
+async def wait_for_event(done: asyncio.Event) -> None:
     await asyncio.wait_for(done.wait(), PATIENCE_S)
 
 
 async def test_no_error_ends_it() -> None:
     step = Step(OSError("away"), KeyError("a mistake"), ValueError("another"))
-    async with at_work(Worker(step, 0.01, name="test")):
-        await eventually(step.done)
+    async with working(Worker(step, 0.01, name="test")):
+        await wait_for_event(step.done)
         step.done.clear()
-        await eventually(step.done)
+        await wait_for_event(step.done)
 
 
 async def test_no_step_begins_after_stop() -> None:
     step = Step()
-    async with at_work(Worker(step, 0.0, name="test")) as worker:
-        await eventually(step.done)
+    async with working(Worker(step, 0.0, name="test")) as worker:
+        await wait_for_event(step.done)
         await worker.stop()
         step.done.clear()
         await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ async def test_a_step_that_runs_has_ended_when_stop_returns() -> None:
     first, second = (Worker(step(name), 0.0, name=name) for name in ("first", "second"))
     first.start()
     second.start()
-    await eventually(running)
+    await wait_for_event(running)
     await asyncio.sleep(0)
     await stop_all(first, second)
     assert sorted(ended) == ["first", "second"]
@@ -86,25 +86,25 @@ async def test_stopping_one_that_was_never_started_does_nothing() -> None:
 
 async def test_it_is_woken_between_steps() -> None:
     step, wake = Step(KeyError("a mistake")), asyncio.Event()
-    async with at_work(Worker(step, 3600.0, name="test", wake=wake)):
+    async with working(Worker(step, 3600.0, name="test", wake=wake)):
         await asyncio.sleep(0)  # the first step
         wake.set()
-        await eventually(step.done)
+        await wait_for_event(step.done)
 
 
 async def test_one_that_rests_first_takes_no_step_before_it_is_woken() -> None:
     step, wake = Step(), asyncio.Event()
-    async with at_work(Worker(step, math.inf, name="test", wake=wake, rests_first=True)):
+    async with working(Worker(step, math.inf, name="test", wake=wake, rests_first=True)):
         await asyncio.sleep(0.01)
         assert not step.began_s
         wake.set()
-        await eventually(step.done)
+        await wait_for_event(step.done)
 
 
 async def test_rests_after_failed_steps_double_and_end_with_the_first_that_succeeds() -> None:
     step = Step(OSError("away"), OSError("away"), OSError("away"), OSError("away"))
-    async with at_work(Worker(step, 3600.0, name="test", retry_s=(0.05, 0.2))):
-        await eventually(step.done)
+    async with working(Worker(step, 3600.0, name="test", retry_s=(0.05, 0.2))):
+        await wait_for_event(step.done)
         rests_s = [after - before for before, after in zip(step.began_s, step.began_s[1:], strict=False)]
         assert all(rest >= least for rest, least in zip(rests_s, (0.05, 0.1, 0.2, 0.2), strict=True))
         step.done.clear()
@@ -124,7 +124,7 @@ async def test_steps_begin_at_an_interval_where_that_is_asked_for() -> None:
         if len(began_s) == 2:
             done.set()
 
-    async with at_work(Worker(step, interval_s, name="test", by_starts=True)):
-        await eventually(done)
+    async with working(Worker(step, interval_s, name="test", by_starts=True)):
+        await wait_for_event(done)
     assert began_s[1] - began_s[0] < interval_s * 1.6, "not the interval after its end"
     assert began_s[1] - began_s[0] >= interval_s * 0.79

@@ -31,7 +31,7 @@ def shown(tokenizer: Tokenizer, chunks: list[list[int]], stop: tuple[str, ...] =
     return text, detokenizer.finished, detokenizer.num_tokens
 
 
-def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
+def split_ids(ids: list[int], sizes: list[int]) -> list[list[int]]:
     chunks = []
     for size in sizes:
         chunks, ids = [*chunks, ids[:size]], ids[size:]
@@ -50,7 +50,7 @@ def cut(text: str, stop: tuple[str, ...]) -> str | None:
 @given(ids=st.lists(st.integers(0, 301), max_size=40), sizes=st.lists(st.integers(0, 5), max_size=10))
 @settings(deadline=None)
 def test_any_ids_in_any_chunks_give_the_one_shot_text(tokenizer: Tokenizer, ids: list[int], sizes: list[int]):
-    assert shown(tokenizer, chunked(ids, sizes))[0] == tokenizer.decode(ids)
+    assert shown(tokenizer, split_ids(ids, sizes))[0] == tokenizer.decode(ids)
 
 
 @given(text=TEXTS, stop=STOPS, sizes=st.lists(st.integers(0, 5), max_size=10))
@@ -58,7 +58,7 @@ def test_any_ids_in_any_chunks_give_the_one_shot_text(tokenizer: Tokenizer, ids:
 def test_stop_strings_cut_where_a_search_of_the_whole_text_would(tokenizer, text, stop, sizes):
     ids = tokenizer.encode_text(text)
     expected = cut(text, stop)
-    got, found, kept = shown(tokenizer, chunked(ids, sizes), stop)
+    got, found, kept = shown(tokenizer, split_ids(ids, sizes), stop)
     assert (got, found) == (text if expected is None else expected, expected is not None)
     if found:
         # The kept tokens complete a stop string, and one fewer would not.

@@ -21,7 +21,7 @@ def random_chat(rng: random.Random) -> str:
     return "".join(random_text(rng) + rng.choice(SPECIAL) for _ in range(rng.randint(0, 6))) + random_text(rng)
 
 
-def whole(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_whole(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode_text(text, add_special_tokens=False)
 
 
@@ -30,14 +30,14 @@ def test_the_ids_of_the_pieces_are_those_of_the_whole(kind: str) -> None:
     tokenizer, rng = KINDS[kind](), random.Random(kind)
     texts = [random_chat(rng) for _ in range(300)]
     for text in [*texts, *texts]:  # the second time from memory
-        assert tokenizer.encode_chat(text, rng.choice("ab")) == whole(tokenizer, text)
+        assert tokenizer.encode_chat(text, rng.choice("ab")) == encode_whole(tokenizer, text)
 
 
 def test_a_tokenizer_that_treats_the_first_piece_otherwise_has_the_same_ids() -> None:
     backend = Backend(models.WordLevel({"▁a": 0, "a": 1, "▁b": 2, "b": 3, "?": 4}, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     backend.add_special_tokens([AddedToken("<s>", special=True)])
-    pieces = Pieces.of(backend, encoding(backend))
+    pieces = Pieces.of(backend, encode_of(backend))
     assert pieces is not None
     for text in ("a<s>a", "<s>b<s>a b", "a b<s>"):
         assert pieces.encode("", text) == backend.encode(text, add_special_tokens=False).ids
@@ -51,7 +51,7 @@ def test_tokens_that_look_around_them_divide_nothing(options: dict[str, bool]) -
 
     def encode(texts: list[str]) -> list[list[int]]:
         asked.extend(texts)
-        return encoding(backend)(texts)
+        return encode_of(backend)(texts)
 
     pieces = Pieces.of(backend, encode)
     assert pieces is not None
@@ -63,7 +63,7 @@ def test_tokens_that_look_around_them_divide_nothing(options: dict[str, bool]) -
 
 def test_a_tokenizer_without_special_tokens_has_no_pieces() -> None:
     backend = Backend(models.WordLevel({"a": 0}, unk_token="a"))
-    assert Pieces.of(backend, encoding(backend)) is None
+    assert Pieces.of(backend, encode_of(backend)) is None
 
 
 def test_a_turn_is_tokenized_once_for_each_owner() -> None:
@@ -100,11 +100,11 @@ def test_the_least_recently_used_pieces_go_first() -> None:
 def test_threads_share_the_pieces() -> None:
     tokenizer, rng = byte_level(), random.Random(0)
     texts = [random_chat(rng) for _ in range(200)]
-    expected = [whole(tokenizer, text) for text in texts]
+    expected = [encode_whole(tokenizer, text) for text in texts]
     with ThreadPoolExecutor(4) as threads:
         for _ in range(3):
             assert list(threads.map(lambda text: tokenizer.encode_chat(text, "a"), texts)) == expected
 
 
-def encoding(backend: Backend) -> Encode:
+def encode_of(backend: Backend) -> Encode:
     return lambda texts: [each.ids for each in backend.encode_batch(texts, add_special_tokens=False)]

@@ -54,14 +54,14 @@ def luhn_digit(digits: str) -> str:
     return str(-total % 10)
 
 
-def grouped(text: str, size: int, separator: str) -> str:
+def in_groups(text: str, size: int, separator: str) -> str:
     return separator.join(text[at : at + size] for at in range(0, len(text), size))
 
 
 SEPARATORS = st.sampled_from(["", " ", "-", "\u00a0"])
 NUMBERS = st.text("0123456789", min_size=11, max_size=17)
 CARDS = st.builds(
-    lambda first, rest, size, separator: grouped(first + rest + luhn_digit(first + rest), size, separator),
+    lambda first, rest, size, separator: in_groups(first + rest + luhn_digit(first + rest), size, separator),
     st.sampled_from("23456789"),
     NUMBERS,
     st.sampled_from([4, 5, 6, 19]),
@@ -71,7 +71,7 @@ CARDS = st.builds(
 
 def iban(country: str, account: str, size: int, separator: str) -> str:
     check = 98 - int("".join(str(int(each, 36)) for each in account + country + "00")) % 97
-    return grouped(f"{country}{check:02}{account}", size, separator)
+    return in_groups(f"{country}{check:02}{account}", size, separator)
 
 
 IBANS = st.one_of(
@@ -110,7 +110,7 @@ JWTS = st.builds(
 )
 ADDRESSES = st.builds(lambda *parts: ".".join(map(str, parts)), *[st.integers(0, 255)] * 4)
 PHONES = st.builds(
-    lambda country, rest, size, separator: f"+{country}{separator}{grouped(rest, size, separator)}",
+    lambda country, rest, size, separator: f"+{country}{separator}{in_groups(rest, size, separator)}",
     st.sampled_from(["1", "49", "44", "352"]),
     st.text("0123456789", min_size=8, max_size=12),
     st.sampled_from([2, 3, 4, 12]),

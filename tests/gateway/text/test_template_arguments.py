@@ -35,38 +35,38 @@ def optional(name: str) -> Argument:
     return Argument(name, "x", f"chat_template_kwargs.{name}", is_optional=True)
 
 
-def rendered(model: Tokenizer, *arguments: Argument) -> str:
+def render(model: Tokenizer, *arguments: Argument) -> str:
     return model.render_chat(MESSAGES, rendering=Rendering(arguments=arguments))
 
 
 def test_an_argument_that_is_not_read_is_refused_unless_it_changes_nothing(tmp_path: Path) -> None:
     model = tokenizer(tmp_path)
-    assert rendered(model, effort("medium"), effort("none")) == rendered(model)
+    assert render(model, effort("medium"), effort("none")) == render(model)
     with pytest.raises(InvalidRequest) as refused:
-        rendered(model, effort("low"))
+        render(model, effort("low"))
     assert refused.value.param == "reasoning_effort"
 
 
 def test_an_optional_argument_that_is_not_read_changes_nothing(tmp_path: Path) -> None:
     """Many clients send `enable_thinking` to every model."""
     model = tokenizer(tmp_path, EFFORT)
-    assert rendered(model, optional("enable_thinking"), optional("level"), optional("loop")) == rendered(model)
-    assert rendered(model, optional("enable_thinking"), optional("reasoning_effort")) == "hellox"
+    assert render(model, optional("enable_thinking"), optional("level"), optional("loop")) == render(model)
+    assert render(model, optional("enable_thinking"), optional("reasoning_effort")) == "hellox"
 
 
 def test_an_argument_that_is_read_reaches_the_template(tmp_path: Path) -> None:
     model = tokenizer(tmp_path, EFFORT)
-    assert rendered(model) == "hellousual"
-    assert rendered(model, effort("low")) == "hellolow"
-    assert rendered(model, effort("medium")) == "hellomedium"
+    assert render(model) == "hellousual"
+    assert render(model, effort("low")) == "hellolow"
+    assert render(model, effort("medium")) == "hellomedium"
 
 
 def test_no_effort_is_no_thinking_where_a_template_has_a_switch_for_it(tmp_path: Path) -> None:
     model = tokenizer(tmp_path, QWEN_LIKE)
-    assert rendered(model, effort("none")) == rendered(model) + "<think></think>"
-    assert rendered(model, effort("medium")) == rendered(model)
+    assert render(model, effort("none")) == render(model) + "<think></think>"
+    assert render(model, effort("medium")) == render(model)
     with pytest.raises(InvalidRequest):
-        rendered(model, effort("high"))
+        render(model, effort("high"))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_no_effort_is_no_thinking_where_a_template_has_a_switch_for_it(tmp_path:
 def test_what_the_renderer_uses_itself_is_nobodys_to_set(tmp_path: Path, name: str) -> None:
     model = tokenizer(tmp_path, EFFORT)
     with pytest.raises(InvalidRequest) as refused:
-        rendered(model, optional(name))
+        render(model, optional(name))
     assert refused.value.param == f"chat_template_kwargs.{name}"
 
 

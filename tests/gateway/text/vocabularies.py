@@ -36,7 +36,7 @@ def byte_level() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     _train(backend, trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False))
-    return _finished(backend)
+    return _tokenizer_of(backend)
 
 
 def sentencepiece() -> Tokenizer:
@@ -50,7 +50,7 @@ def sentencepiece() -> Tokenizer:
     words = ["<unk>", *BYTE_TOKENS, *trained["vocab"]]
     vocab = {word: number for number, word in enumerate(words)}
     backend.model = models.BPE(vocab, list(map(tuple, trained["merges"])), unk_token="<unk>", byte_fallback=True)
-    return _finished(backend)
+    return _tokenizer_of(backend)
 
 
 def metaspace() -> Tokenizer:
@@ -62,7 +62,7 @@ def metaspace() -> Tokenizer:
     vocab = [("<unk>", 0.0), *((byte, -20.0) for byte in BYTE_TOKENS)]
     vocab += [(word, score) for word, score in trained["vocab"] if len(word) > 1 or word.isascii() or word == "▁"]
     backend.model = models.Unigram(vocab, unk_id=0, byte_fallback=True)
-    return _finished(backend)
+    return _tokenizer_of(backend)
 
 
 def _train(backend: Backend, trainer: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _train(backend: Backend, trainer: Any) -> dict[str, Any]:
     return model
 
 
-def _finished(backend: Backend) -> Tokenizer:
+def _tokenizer_of(backend: Backend) -> Tokenizer:
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     backend.add_tokens([AddedToken("<tool>", special=False)])
     return Tokenizer(backend)

@@ -84,7 +84,7 @@ async def queue(database: Database, port: int, message_id: str) -> str:
 
 
 @asynccontextmanager
-async def delivering(database: Database, statuses: list[int], *, allow_private: bool) -> AsyncIterator[Receiver]:
+async def running_sender(database: Database, statuses: list[int], *, allow_private: bool) -> AsyncIterator[Receiver]:
     receiver = Receiver(statuses)
     server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
     await queue(database, server.sockets[0].getsockname()[1], "msg_1")
@@ -115,7 +115,7 @@ async def _until_noted(database: Database, *, delivered: bool) -> tuple[int, boo
 
 
 async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database) -> None:
-    async with delivering(database, [500, 302, 204], allow_private=True) as receiver:
+    async with running_sender(database, [500, 302, 204], allow_private=True) as receiver:
         await receiver.wait_for(3)
         attempts, _, _ = await _until_noted(database, delivered=True)
     assert {headers["webhook-id"] for headers, _ in receiver.got} == {"msg_1"}
@@ -129,7 +129,7 @@ async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database
 
 
 async def test_after_a_rotation_both_secrets_sign_until_the_grace_ends(database: Database) -> None:
-    async with delivering(database, [500, 204], allow_private=True) as receiver:
+    async with running_sender(database, [500, 204], allow_private=True) as receiver:
         await receiver.wait_for(1)
         await _rotate(database, b"new", datetime.timedelta(hours=1))
         await receiver.wait_for(2)
@@ -260,7 +260,7 @@ async def test_what_is_over_is_forgotten(database: Database) -> None:
 
 
 async def test_private_addresses_are_refused_unless_allowed(database: Database) -> None:
-    async with delivering(database, [204], allow_private=False) as receiver:
+    async with running_sender(database, [204], allow_private=False) as receiver:
         attempts, delivered, error = await _until_noted(database, delivered=False)
     assert (attempts >= 1, delivered, receiver.got) == (True, False, [])
     assert error is not None

@@ -16,10 +16,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> NativeLibrary:
     found = installed()
     if found is not None and found.digest == digest():
         return found
-    return NativeLibrary(_built(tmp_path_factory.mktemp("native") / "library.so"))
+    return NativeLibrary(_build(tmp_path_factory.mktemp("native") / "library.so"))
 
 
-def _built(target: Path) -> Path:
+def _build(target: Path) -> Path:
     try:
         build(target)
     except BuildError as error:

@@ -29,7 +29,7 @@ def model_of(place, **options):
     )
 
 
-def asked(script: str) -> dict:
+def question_of(script: str) -> dict:
     return {"messages": [("user", f"[script:{script}] How is Paris?")]}
 
 
@@ -37,14 +37,14 @@ def asked(script: str) -> dict:
 @pytest.mark.parametrize("script", ["two_tools", "two_tools_at_once", "thoughtful"])
 def test_two_tools_are_called_and_answered(place, script, options):
     agent = create_agent(model_of(place, **options), [get_weather, get_time])
-    messages = agent.invoke(asked(script))["messages"]
+    messages = agent.invoke(question_of(script))["messages"]
     assert messages[-1].text == ANSWER
     assert sorted(each.name for each in messages if each.type == "tool") == ["get_time", "get_weather"]
 
 
 def test_a_streamed_loop_says_the_same(place):
     agent = create_agent(model_of(place), [get_weather, get_time])
-    parts = agent.stream(asked("thoughtful"), stream_mode="messages")
+    parts = agent.stream(question_of("thoughtful"), stream_mode="messages")
     said = [part.text for part, _ in parts if part.type == "AIMessageChunk"]
     assert "".join(said) == ANSWER
 

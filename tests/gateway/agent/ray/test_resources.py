@@ -18,7 +18,7 @@ LARGE = RayNode("b", {"CPU": 4.0, "memory": 16.0 * GIB}, {"zone": "west"})
 WITH_GPU = RayNode("c", {"CPU": 4.0, "memory": 16.0 * GIB, "GPU": 2.0})
 
 
-def asking(**fields: Any) -> LaunchRequest:
+def request_with(**fields: Any) -> LaunchRequest:
     return LaunchRequest(**({name: getattr(ASK, name) for name in ASK.__struct_fields__} | fields))
 
 
@@ -37,7 +37,7 @@ def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:
     ],
 )
 def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[RayNode], answer: bool) -> None:
-    assert needs_gpu(asking(device=device), nodes) is answer
+    assert needs_gpu(request_with(device=device), nodes) is answer
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[
 def test_a_replica_without_a_node_says_what_is_missing(
     nodes: list[RayNode], labels: dict[str, str], on_gpu: bool, why: str
 ) -> None:
-    assert why in why_waiting(asking(labels=labels), nodes, on_gpu=on_gpu)
+    assert why in why_waiting(request_with(labels=labels), nodes, on_gpu=on_gpu)
 
 
 def test_a_replica_that_must_not_be_anywhere_says_so() -> None:
-    ask = asking(labels={"disk": "ssd"}, excluded={"zone": ["west", "east"]})
+    ask = request_with(labels={"disk": "ssd"}, excluded={"zone": ["west", "east"]})
     assert label_selector(ask) == {"disk": "ssd", "zone": "!in(east,west)"}
     fit = msgspec.structs.replace(LARGE, labels={"disk": "ssd"})
     assert "which 1 of 2 have when empty" in why_waiting(ask, [LARGE, fit], on_gpu=False)

@@ -138,7 +138,7 @@ def _ollama_asked(body: dict[str, Any]) -> dict[str, Any]:
 OPENAI_REASONS = {"stop": "stop", "length": "length"}
 
 
-def _of_openai(driver: Driver, **fields: Any) -> Dialect:
+def _openai_dialect(driver: Driver, **fields: Any) -> Dialect:
     defaults: dict[str, Any] = {
         "path": "/v1/chat/completions",
         "part": _chat_part,
@@ -154,17 +154,19 @@ def _of_openai(driver: Driver, **fields: Any) -> Dialect:
 DIALECTS: dict[Driver, Dialect] = {
     each.driver: each
     for each in (
-        _of_openai("openai"),
-        _of_openai("vllm", part=_running_part, can_have_no_usage=False),
-        _of_openai("lorikeet-gateway", part=_running_part, can_have_no_usage=False),
-        _of_openai(
+        _openai_dialect("openai"),
+        _openai_dialect("vllm", part=_running_part, can_have_no_usage=False),
+        _openai_dialect("lorikeet-gateway", part=_running_part, can_have_no_usage=False),
+        _openai_dialect(
             "sglang",
             part=_running_part,
             can_have_no_usage=False,
             refusal=lambda message: {"object": "error", "message": message, "type": "BadRequestError", "code": 400},
         ),
-        _of_openai("llamacpp", facts={"/props": {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}}),
-        _of_openai(
+        _openai_dialect(
+            "llamacpp", facts={"/props": {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}}
+        ),
+        _openai_dialect(
             "tgi",
             reasons={"stop": "eos_token", "length": "length"},
             error={"error": "Request failed during generation: CUDA error", "error_type": "generation"},

@@ -40,7 +40,7 @@ FINISHED = event(delta("", finish="stop"))
 GOOD = event(delta("Hello")) + FINISHED + event(usage(9, 1)) + event("[DONE]") + END
 
 
-async def _forever(writer: asyncio.StreamWriter) -> None:
+async def _wait_forever(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 
@@ -76,11 +76,11 @@ def call(index: int, name: str | None, arguments: str = "") -> bytes:
     return event(delta("", tool_calls=[{"index": index, "function": function}]))
 
 
-def plain(status: bytes, *headers: bytes, body: bytes = b"") -> bytes:
+def reply_of(status: bytes, *headers: bytes, body: bytes = b"") -> bytes:
     return b"\r\n".join((b"HTTP/1.1 " + status, *headers, b"", body))
 
 
-def counting(**counts: Any) -> bytes:
+def usage_event(**counts: Any) -> bytes:
     return event({"choices": [], "usage": counts})
 
 
@@ -99,49 +99,53 @@ HOSTILE: dict[str, Answer] = {
     "nothing": sending(b""),
     "no HTTP": sending(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "half a head": sending(b"HTTP/1.1 200 OK\r\ncontent-ty"),
-    "silence": sending(b"", then=_forever),
-    "silence after the head": sending(HEAD, then=_forever),
-    "silence in the midst": sending(HEAD, event(delta("word")), then=_forever),
+    "silence": sending(b"", then=_wait_forever),
+    "silence after the head": sending(HEAD, then=_wait_forever),
+    "silence in the midst": sending(HEAD, event(delta("word")), then=_wait_forever),
     # heads
     "an endless header": sending(b"HTTP/1.1 200 OK\r\nx: " + b"a" * (4 << 20)),
     "endless headers": sending(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300_000),
     "a status line without end": sending(b"HTTP/1.1 200 " + b"a" * (4 << 20)),
     "a status that is no number": sending(b"HTTP/1.1 abc OK\r\n\r\n"),
     "a hundred and then some": sending(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
-    "an upgrade": sending(plain(b"101 Switching Protocols", b"upgrade: h2c", b"connection: upgrade")),
+    "an upgrade": sending(reply_of(b"101 Switching Protocols", b"upgrade: h2c", b"connection: upgrade")),
     "a preface of HTTP/2": sending(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     "a redirect": refusing(302, LEAK, f"location: http://169.254.169.254/{LEAK}"),
     "a redirect that keeps the method": refusing(307, LEAK, "location: http://127.0.0.1:1/"),
-    "no stream": sending(plain(b"200 OK", b"content-type: text/html", b"content-length: 4", body=b"<br>")),
-    "no content": sending(plain(b"204 " + LEAK.encode(), EVENTS)),
+    "no stream": sending(reply_of(b"200 OK", b"content-type: text/html", b"content-length: 4", body=b"<br>")),
+    "no content": sending(reply_of(b"204 " + LEAK.encode(), EVENTS)),
     # errors
     "an error with all its words": refusing(500, json.dumps({"error": {"message": LEAK, "code": LEAK}}), f"x: {LEAK}"),
     "an error without end": endless(b"a" * 65536, head=b"HTTP/1.1 500 No\r\ncontent-length: 999999999\r\n\r\n"),
     "an error of deep JSON": refusing(500, '{"error":' * 20_000),
-    "an error of no text": sending(plain(b"500 No", b"content-length: 4", body=b"\xff\xfe\x00\x01")),
+    "an error of no text": sending(reply_of(b"500 No", b"content-length: 4", body=b"\xff\xfe\x00\x01")),
     "a key that is refused": refusing(401, json.dumps({"error": {"message": LEAK}}), f"www-authenticate: {LEAK}"),
     "an error inside a 200": sending(HEAD, event({"error": {"message": LEAK, "code": 500}}), END),
     "an error after text": sending(HEAD, event(delta("word")), event({"error": LEAK}), END),
     # framing
     "a body that is cut off": sending(HEAD, event(delta("word"))),
     "an end without a reason": sending(HEAD, event(delta("word")), event(usage(9, 1)), event("[DONE]"), END),
-    "a wrong length": sending(plain(b"200 OK", EVENTS, b"content-length: 999999", body=b"data: {}\n\n")),
-    "two lengths": sending(plain(b"200 OK", EVENTS, b"content-length: 5", b"content-length: 6", body=b"data:")),
-    "a negative length": sending(plain(b"200 OK", EVENTS, b"content-length: -5", body=b"data:")),
+    "a wrong length": sending(reply_of(b"200 OK", EVENTS, b"content-length: 999999", body=b"data: {}\n\n")),
+    "two lengths": sending(reply_of(b"200 OK", EVENTS, b"content-length: 5", b"content-length: 6", body=b"data:")),
+    "a negative length": sending(reply_of(b"200 OK", EVENTS, b"content-length: -5", body=b"data:")),
     "a length and chunks": sending(
-        plain(b"200 OK", EVENTS, b"content-length: 5", b"transfer-encoding: chunked", body=b"5\r\ndata:\r\n0\r\n\r\n")
+        reply_of(
+            b"200 OK", EVENTS, b"content-length: 5", b"transfer-encoding: chunked", body=b"5\r\ndata:\r\n0\r\n\r\n"
+        )
     ),
     "a wrong chunk": sending(HEAD, b"zz\r\nhello\r\n"),
     "a giant chunk": sending(HEAD, b"ffffffffffffffff\r\n" + b"a" * 100),
     "a chunk's extension without end": endless(b"a" * 65536, head=HEAD + b"5;x="),
     "trailers without end": endless(b"x: y\r\n" * 10_000, head=HEAD + b"0\r\n"),
     "a second response": sending(
-        plain(b"200 OK", EVENTS, b"content-length: 10", body=b"data: {}\n\n") + b"HTTP/1.1 200 OK\r\n\r\n"
+        reply_of(b"200 OK", EVENTS, b"content-length: 10", body=b"data: {}\n\n") + b"HTTP/1.1 200 OK\r\n\r\n"
     ),
     "compressed": sending(
-        plain(b"200 OK", EVENTS, b"content-encoding: gzip", body=gzip.compress(b"data: " + b"a" * (8 << 20)))
+        reply_of(b"200 OK", EVENTS, b"content-encoding: gzip", body=gzip.compress(b"data: " + b"a" * (8 << 20)))
     ),
-    "compressed by another way": sending(plain(b"200 OK", EVENTS, b"content-encoding: br, zstd", body=b"\x00" * 1000)),
+    "compressed by another way": sending(
+        reply_of(b"200 OK", EVENTS, b"content-encoding: br, zstd", body=b"\x00" * 1000)
+    ),
     # events
     "no JSON": sending(HEAD, event("{"), END),
     "bytes that are no text": sending(HEAD, chunk(b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n'), END),
@@ -166,13 +170,13 @@ HOSTILE: dict[str, Answer] = {
     "calls out of order": sending(HEAD, call(5, "weather", "{}"), FINISHED, END),
     "arguments of no call": sending(HEAD, call(0, None, "{}"), FINISHED, END),
     "calls without end": sending(HEAD, *(call(n, "weather", "{}") for n in range(100)), FINISHED, END),
-    "counts that are no numbers": sending(HEAD, counting(prompt_tokens="9"), FINISHED, END),
+    "counts that are no numbers": sending(HEAD, usage_event(prompt_tokens="9"), FINISHED, END),
     # without end
     "a giant event": endless(chunk(b"data: " + b"a" * 65536), chunk(b"a" * 65536)),
     "an endless line": endless(chunk(b"a" * 65536)),
     "an event of endless lines": endless(chunk(b"data: a\n" * 8192)),
     "an event of endless empty lines": endless(chunk(b"data:\n" * 8192)),
-    "endless line ends": endless(b"\n" * 262_144, head=plain(b"200 OK", EVENTS)),
+    "endless line ends": endless(b"\n" * 262_144, head=reply_of(b"200 OK", EVENTS)),
     "endless line ends of another system": endless(chunk(b"\r\n" * 131_072)),
     "endless tiny chunks": endless(in_tiny_chunks(b"a")),
     "endless tiny chunks of line ends": endless(in_tiny_chunks(b"\n")),
@@ -217,7 +221,7 @@ ODD = {
     + GOOD,
     "unknown fields": HEAD + event(delta("") | {"x": {"y": [1]}, "timings": {}}) + GOOD,
     "a text of braces": HEAD + event(delta("") | {"x": 'of a program: "' + "{" * 40_000}) + GOOD,
-    "until the connection closes": plain(b"200 OK", EVENTS)
+    "until the connection closes": reply_of(b"200 OK", EVENTS)
     + b"".join(
         f"data: {json.dumps(each)}\n\n".encode() for each in (delta("Hello"), delta("", finish="stop"), usage(9, 1))
     ),
@@ -228,23 +232,23 @@ LYING = {
     "a completion of millions": HEAD
     + event(delta("Hello"))
     + FINISHED
-    + counting(prompt_tokens=9, completion_tokens=10**9),
+    + usage_event(prompt_tokens=9, completion_tokens=10**9),
     "a count of a thousand digits": HEAD
     + event(delta("Hello"))
     + FINISHED
-    + counting(prompt_tokens=9, completion_tokens=10**1000),
+    + usage_event(prompt_tokens=9, completion_tokens=10**1000),
     "a completion of less than nothing": HEAD
     + event(delta("Hello"))
     + FINISHED
-    + counting(prompt_tokens=9, completion_tokens=-7),
+    + usage_event(prompt_tokens=9, completion_tokens=-7),
     "a prompt of millions": HEAD
     + event(delta("Hello"))
     + FINISHED
-    + counting(prompt_tokens=10**9, completion_tokens=1),
+    + usage_event(prompt_tokens=10**9, completion_tokens=1),
     "more cached than there was": HEAD
     + event(delta("Hello"))
     + FINISHED
-    + counting(prompt_tokens=9, completion_tokens=1, prompt_tokens_details={"cached_tokens": 10**9}),
+    + usage_event(prompt_tokens=9, completion_tokens=1, prompt_tokens_details={"cached_tokens": 10**9}),
 }
 """Replies that say Hello and report impossible counts, as parts before the end mark, by the behaviour's name."""
 
@@ -258,7 +262,7 @@ ASKED: dict[str, Answer] = {
     "a list of nothing": refusing(200, '{"data": []}'),
     "a list that is none": refusing(200, '"' + LEAK + '"'),
     "a list that is compressed": sending(
-        plain(b"200 OK", b"content-encoding: gzip", body=gzip.compress(b"a" * (8 << 20)))
+        reply_of(b"200 OK", b"content-encoding: gzip", body=gzip.compress(b"a" * (8 << 20)))
     ),
 }
 """Answers to health checks after which the server gets no requests, by the behaviour's name."""

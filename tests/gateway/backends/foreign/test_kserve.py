@@ -73,7 +73,7 @@ async def backend(*inputs: str, tmp_path: Path) -> AsyncIterator[tuple[ForeignBa
             yield made, triton, sink
 
 
-def by_ids(model: EngineModel, adapter: str = "", request_id: str = "req_1") -> Generation:
+def generation_by_ids(model: EngineModel, adapter: str = "", request_id: str = "req_1") -> Generation:
     ids = model.prepare_chat([{"role": "user", "content": "Say hello."}]).token_ids
     key = content_key("tenant", adapter) if adapter else ""
     sampling = SamplingParams(max_tokens=8, temperature=0.0)
@@ -87,18 +87,18 @@ async def test_each_adapter_is_asked_for_by_its_name_and_one_that_is_not_there_i
     async with backend(*inputs, tmp_path=tmp_path) as (made, triton, sink):
         model = made._pooled.model
         assert isinstance(model, EngineModel)
-        assert (await collect(made, by_ids(model))).text == "base"
+        assert (await collect(made, generation_by_ids(model))).text == "base"
         prompt = triton.server.received[-1].body["text_input"]
         assert prompt == "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n", "the model's own template"
-        assert (await collect(made, by_ids(model, THERE, "req_2"))).text == THERE
+        assert (await collect(made, generation_by_ids(model, THERE, "req_2"))).text == THERE
         assert made.resident() == {content_key("tenant", THERE)}
         with pytest.raises(Unanswered) as caught:
-            await collect(made, by_ids(model, GONE, "req_3"))
+            await collect(made, generation_by_ids(model, GONE, "req_3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded), "another server may have it"
         triton.adapters.clear()  # the server's cache made room
         with pytest.raises(Unanswered) as caught:
-            await collect(made, by_ids(model, THERE, "req_4"))
+            await collect(made, generation_by_ids(model, THERE, "req_4"))
         caught.value.settle()
         assert caught.value.kind == "full"
         assert made.health().ready, "which says nothing of the server"
@@ -113,10 +113,10 @@ async def test_a_model_that_answers_unknown_adapters_from_its_base_serves_the_ba
         model = made._pooled.model
         assert isinstance(model, EngineModel)
         with pytest.raises(Unanswered) as caught:
-            await collect(made, by_ids(model, THERE))
+            await collect(made, generation_by_ids(model, THERE))
         caught.value.settle()
         assert "from the base" in made.health().reason
-        assert (await collect(made, by_ids(model, request_id="req_2"))).text == "base"
+        assert (await collect(made, generation_by_ids(model, request_id="req_2"))).text == "base"
 
 
 async def test_the_end_of_tensorrts_stream_is_the_end_of_its_reply_unless_it_is_cut() -> None:

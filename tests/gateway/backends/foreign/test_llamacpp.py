@@ -71,7 +71,7 @@ def sink() -> ListSink:
     return ListSink()
 
 
-def by_ids(question: str, *, request_id: str = "req_1", max_tokens: int = 3, **fields: object) -> Generation:
+def generation_by_ids(question: str, *, request_id: str = "req_1", max_tokens: int = 3, **fields: object) -> Generation:
     sampling = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **fields})  # type: ignore[arg-type]
     return Generation(GenerateRequest(request_id, chat_ids(question), sampling, "tenant", meter=b"tag"))
 
@@ -91,9 +91,9 @@ async def test_a_chat_is_answered_and_counted_by_the_server(url: str, sink: List
 async def test_token_ids_go_in_and_are_counted_exactly(url: str, sink: ListSink) -> None:
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
-        asked = by_ids("What is the capital of France?")
+        asked = generation_by_ids("What is the capital of France?")
         first = await collect(backend, asked)
-        again = await collect(backend, by_ids("What is the capital of France?", request_id="req_2"))
+        again = await collect(backend, generation_by_ids("What is the capital of France?", request_id="req_2"))
     assert first.text == again.text
     assert [each.usage.prompt_tokens for each in sink.records] == [len(asked.request.prompt_token_ids)] * 2
     assert [each.usage.completion_tokens for each in sink.records] == [3, 3]
@@ -104,14 +104,16 @@ async def test_a_schema_holds(url: str, sink: ListSink) -> None:
     grammar = Grammar("json_schema", _ONLY_B)
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
-        collected = await collect(backend, by_ids("Give me JSON.", max_tokens=24, grammar=grammar))
+        collected = await collect(backend, generation_by_ids("Give me JSON.", max_tokens=24, grammar=grammar))
     assert msgspec.json.decode(collected.text) == {"a": "b"}
 
 
 async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str, sink: ListSink) -> None:
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
-        async with aclosing(backend.generate(by_ids("Tell me a story.", max_tokens=500, ignore_eos=True))) as items:
+        async with aclosing(
+            backend.generate(generation_by_ids("Tell me a story.", max_tokens=500, ignore_eos=True))
+        ) as items:
             async for _ in items:
                 break
         (record,) = sink.records
@@ -150,7 +152,7 @@ async def test_adapters_that_were_converted_answer_each_in_its_own_way(
         async with backend_of(url, sink, driver="llamacpp", settings=settings, model=model) as backend:
 
             async def opening(place: int, name: str) -> str:
-                asked = by_ids(QUESTIONS[place % len(QUESTIONS)], request_id=f"req_{place}", max_tokens=2)
+                asked = generation_by_ids(QUESTIONS[place % len(QUESTIONS)], request_id=f"req_{place}", max_tokens=2)
                 request = msgspec.structs.replace(asked.request, adapter=keys.get(name, ""))
                 return (await collect(backend, msgspec.structs.replace(asked, request=request))).text
 
@@ -169,7 +171,9 @@ async def test_adapters_that_were_converted_answer_each_in_its_own_way(
             assert backend.resident() == set(keys.values())
             assert (await backend.probe(keys["pirate"])).max_difference > 0
             with pytest.raises(Unanswered) as caught:
-                unknown = msgspec.structs.replace(by_ids("Hi").request, adapter=content_key("tenant", "0" * 64))
+                unknown = msgspec.structs.replace(
+                    generation_by_ids("Hi").request, adapter=content_key("tenant", "0" * 64)
+                )
                 await collect(backend, Generation(unknown))
             assert isinstance(caught.value.error, InvalidRequest), "never the base in silence"
     assert len(sink.records) == len(names)

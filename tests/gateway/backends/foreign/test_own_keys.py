@@ -25,7 +25,7 @@ OF_POOL, OF_ACME = "sk-of-the-pool-000-POOL", "sk-of-acme-00000000-ACME"
 ALLOWED = msgspec.structs.replace(FAST, own_keys="allowed", served_model="theirs")
 
 
-async def of_acme(project_id: str) -> ProviderKey | None:
+async def key_of_acme(project_id: str) -> ProviderKey | None:
     return ProviderKey("ACME", OF_ACME) if project_id == "acme" else None
 
 
@@ -45,7 +45,7 @@ def sent(server: FakeServer) -> str:
 
 
 async def test_a_projects_key_goes_with_its_own_requests_alone_over_one_connection(server: FakeServer) -> None:
-    async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
+    async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=key_of_acme) as backend:
         before = server.num_connections
         for number, (owner, key) in enumerate([("acme", OF_ACME), ("", OF_POOL), ("acme", OF_ACME), ("", OF_POOL)]):
             await collect(backend, asking_as(owner, number))
@@ -55,7 +55,7 @@ async def test_a_projects_key_goes_with_its_own_requests_alone_over_one_connecti
 
 async def test_a_request_whose_key_is_gone_by_now_is_not_sent_with_another(server: FakeServer) -> None:
     sink = ListSink()
-    async with backend_of(server.url, sink, settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
+    async with backend_of(server.url, sink, settings=ALLOWED, key=OF_POOL, own_key=key_of_acme) as backend:
         with pytest.raises(Unanswered) as failure:
             await collect(backend, asking_as("globex"))
     assert isinstance(failure.value.error, ProviderKeyMissing)
@@ -65,7 +65,7 @@ async def test_a_request_whose_key_is_gone_by_now_is_not_sent_with_another(serve
 async def test_a_refused_key_is_named_by_its_end_and_closes_the_server_for_nobody(server: FakeServer) -> None:
     server.keys = {OF_POOL}
     sink = ListSink()
-    async with backend_of(server.url, sink, settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
+    async with backend_of(server.url, sink, settings=ALLOWED, key=OF_POOL, own_key=key_of_acme) as backend:
         with structlog.testing.capture_logs() as logs:
             for number in range(20):
                 with pytest.raises(Unanswered) as failure:
@@ -99,7 +99,7 @@ async def until_answered(backend: ForeignBackend) -> None:
 
 async def test_a_pools_own_key_that_is_refused_keeps_projects_from_nothing(server: FakeServer) -> None:
     server.keys = {OF_ACME}
-    async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=of_acme) as backend:
+    async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=key_of_acme) as backend:
         assert backend.health().reason == "the server refuses the pool's key"
         for number in range(10):
             with pytest.raises(Unanswered) as failure:
@@ -111,7 +111,7 @@ async def test_a_pools_own_key_that_is_refused_keeps_projects_from_nothing(serve
 
 async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_told_so(server: FakeServer) -> None:
     server.keys = {OF_ACME}
-    async with backend_of(server.url, ListSink(), settings=ALLOWED, own_key=of_acme) as backend:
+    async with backend_of(server.url, ListSink(), settings=ALLOWED, own_key=key_of_acme) as backend:
         assert backend.health().reason == "the server asks for a key"
         with pytest.raises(Unanswered) as failure:
             await collect(backend, asking_as(""))
@@ -125,7 +125,7 @@ async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_tol
 async def test_a_server_that_asks_for_a_key_is_said_to(server: FakeServer, own_keys: OwnKeys, why: str) -> None:
     server.keys = {OF_ACME}
     settings = msgspec.structs.replace(FAST, own_keys=own_keys)
-    async with backend_of(server.url, ListSink(), settings=settings, own_key=of_acme, waits=False) as backend:
+    async with backend_of(server.url, ListSink(), settings=settings, own_key=key_of_acme, waits=False) as backend:
         await until(lambda: why in backend.health().reason)
         assert not backend.health().ready
         server.keys = None

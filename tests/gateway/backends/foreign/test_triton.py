@@ -46,7 +46,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def serving(url: str, kind: str, tmp_path: Path) -> AsyncIterator[tuple[ForeignBackend, ListSink]]:
+async def backend_at(url: str, kind: str, tmp_path: Path) -> AsyncIterator[tuple[ForeignBackend, ListSink]]:
     settings = msgspec.structs.replace(FAST, served_model=kind, preloaded_adapters=True, first_token_seconds=30.0)
     model, sink = EngineModel.load(make_model_folder(tmp_path / "model")), ListSink()
     async with backend_of(url, sink, driver="kserve", settings=settings, model=model) as backend:
@@ -65,7 +65,7 @@ def chat(place: int, name: str = "", *, max_tokens: int = 40) -> Generation:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: str, kind: str, tmp_path: Path) -> None:
-    async with serving(url, kind, tmp_path) as (backend, sink):
+    async with backend_at(url, kind, tmp_path) as (backend, sink):
         names = ["", "1", "2"]
         answers = await asyncio.gather(*(collect(backend, chat(place, names[place % 3])) for place in range(60)))
         for place, collected in enumerate(answers):
@@ -90,7 +90,7 @@ async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_limit_ends_a_reply_with_its_reason(url: str, kind: str, tmp_path: Path) -> None:
-    async with serving(url, kind, tmp_path) as (backend, _):
+    async with backend_at(url, kind, tmp_path) as (backend, _):
         collected = await collect(backend, chat(1, max_tokens=1))
         assert (collected.text, collected.finish_reasons) == ("[base]", ["length"])
 

@@ -36,7 +36,7 @@ def chunk(ids: list[int], so_far: int, prompt: int, finish: str | None = None) -
     return event({"choices": [choice], "usage": {"prompt_tokens": prompt, "completion_tokens": so_far}})
 
 
-def of(ids: list[int], *, stop: tuple[str, ...] = (), tenant: str = "tenant") -> Generation:
+def generation_of(ids: list[int], *, stop: tuple[str, ...] = (), tenant: str = "tenant") -> Generation:
     return Generation(GenerateRequest("req_1", ids, SamplingParams(max_tokens=16), tenant, meter=b"tag"), stop)
 
 
@@ -50,7 +50,7 @@ async def test_ids_go_in_and_come_out_and_the_text_is_made_here(server: FakeServ
         event("[DONE]") + END,
     )
     async with backend_of(server.url, sink, driver="vllm", model=model) as backend:
-        collected = await collect(backend, of(prompt))
+        collected = await collect(backend, generation_of(prompt))
     assert (collected.text, collected.finish_reasons) == (tokenizer.decode(reply), ["stop"])
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (len(prompt), len(reply))
@@ -76,7 +76,7 @@ async def test_a_stop_string_is_found_here_and_what_ran_past_it_is_not_billed(
     server.answer = answer
     stop = tokenizer.decode(reply[1:2])
     async with backend_of(server.url, sink, driver="vllm", model=model) as backend:
-        collected = await collect(backend, of([1, 2, 3], stop=(stop,)))
+        collected = await collect(backend, generation_of([1, 2, 3], stop=(stop,)))
     assert (collected.text, collected.finish_reasons) == (tokenizer.decode(reply[:1]), ["stop"])
     assert "stop" not in server.received[0].body
     assert sink.records[0].usage.completion_tokens == 2
@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_pays_the_ids_that_came(server: FakeServer, m
 
     server.answer = answer
     async with backend_of(server.url, sink, driver="vllm", model=model) as backend:
-        async with aclosing(backend.generate(of([1, 2, 3]))) as items:
+        async with aclosing(backend.generate(generation_of([1, 2, 3]))) as items:
             async for _ in items:
                 break
         (record,) = sink.records
@@ -102,14 +102,14 @@ async def test_ids_beyond_the_vocabulary_are_a_failure(server: FakeServer, model
     server.answer = sending(HEAD, chunk([10**9], 1, 3), event("[DONE]") + END)
     async with backend_of(server.url, ListSink(), driver="vllm", model=model) as backend:
         with pytest.raises(Unanswered):
-            await collect(backend, of([1, 2, 3]))
+            await collect(backend, generation_of([1, 2, 3]))
 
 
 async def test_each_tenant_has_a_cache_of_its_own_without_its_name(server: FakeServer, model: EngineModel) -> None:
     server.answer = sending(HEAD, chunk([5], 1, 3, "length"), event("[DONE]") + END)
     async with backend_of(server.url, ListSink(), driver="vllm", model=model) as backend:
         for tenant in ("project-a", "project-b", "project-a"):
-            await collect(backend, of([1, 2, 3], tenant=tenant))
+            await collect(backend, generation_of([1, 2, 3], tenant=tenant))
     first, second, third = (each.body["cache_salt"] for each in server.received)
     assert first == third != second
     assert "project" not in first

@@ -68,7 +68,7 @@ COLD = Sums(100, 19_000, 3_700_000, d=100, dd=100, yd=19_000)
 LEVEL = {1: (0.9, 0.1), 2: (0.5, 0.5)}
 
 
-def in_buckets(milliseconds: float, count: int) -> tuple[int, ...]:
+def counts_by_bucket(milliseconds: float, count: int) -> tuple[int, ...]:
     counts = [0] * (len(quantiles.EDGES_MS) + 1)
     counts[quantiles.bucket_of(milliseconds)] = count
     return tuple(counts)
@@ -83,7 +83,7 @@ def test_times_that_a_cache_changes_are_compared_under_equal_weights_alone(metri
         LEVEL,
         [UnitsRow(1, epoch, arm, sums.n, sums.n) for epoch, arm, sums, _ in rows],
         [SumsRow(1, epoch, arm, name, sums) for epoch, arm, sums, _ in rows for name in (metric, "queue_ms")],
-        [TimesRow(1, epoch, arm, metric, in_buckets(ms, 2_000)) for epoch, arm, _, ms in rows],
+        [TimesRow(1, epoch, arm, metric, counts_by_bucket(ms, 2_000)) for epoch, arm, _, ms in rows],
     )
     shown = results_of(experiment, tally)
     assert [each.verdict for each in shown.guardrails] == ["unclear", "unclear", "harmed"]

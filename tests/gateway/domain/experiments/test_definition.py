@@ -35,12 +35,12 @@ METRICS = Metrics(
 GOOD = Experiment("support-tone", "support-bot", UnitSource("safety_identifier"), ARMS, METRICS, coverage=2_000)
 
 
-def changed(**fields: Any) -> Experiment:
+def experiment_with(**fields: Any) -> Experiment:
     return msgspec.structs.replace(GOOD, **fields)
 
 
 def with_arm(**fields: Any) -> Experiment:
-    return changed(arms=(ARMS[0], msgspec.structs.replace(ARMS[1], **fields)))
+    return experiment_with(arms=(ARMS[0], msgspec.structs.replace(ARMS[1], **fields)))
 
 
 def test_a_definition_travels_as_json() -> None:
@@ -55,51 +55,57 @@ def test_a_definition_travels_as_json() -> None:
 @pytest.mark.parametrize(
     ("param", "bad"),
     [
-        ("name", changed(name="Support tone")),
-        ("name", changed(name="")),
-        ("model", changed(model="base:support")),
-        ("layer", changed(layer="a" * 65)),
-        ("holdout", changed(holdout="")),
-        ("unit.from", changed(unit=UnitSource("ip"))),
-        ("unit.from", changed(unit=UnitSource("metadata."))),
-        ("unit.from", changed(unit=UnitSource("metadata." + "k" * 65))),
-        ("coverage", changed(coverage=0)),
-        ("coverage", changed(coverage=10_001)),
-        ("arms", changed(arms=ARMS[:1])),
-        ("arms", changed(arms=ARMS * 5)),
+        ("name", experiment_with(name="Support tone")),
+        ("name", experiment_with(name="")),
+        ("model", experiment_with(model="base:support")),
+        ("layer", experiment_with(layer="a" * 65)),
+        ("holdout", experiment_with(holdout="")),
+        ("unit.from", experiment_with(unit=UnitSource("ip"))),
+        ("unit.from", experiment_with(unit=UnitSource("metadata."))),
+        ("unit.from", experiment_with(unit=UnitSource("metadata." + "k" * 65))),
+        ("coverage", experiment_with(coverage=0)),
+        ("coverage", experiment_with(coverage=10_001)),
+        ("arms", experiment_with(arms=ARMS[:1])),
+        ("arms", experiment_with(arms=ARMS * 5)),
         ("arms[1].weight", with_arm(weight=0)),
-        ("arms[0].weight", changed(arms=(Arm("control", 0, Target("base")), ARMS[1]))),
-        ("arms[2].weight", changed(arms=(ARMS[0], Arm("over", 0, ARMS[0].target, True), Arm("c", 0, Target("base"))))),
-        ("arms", changed(arms=(ARMS[0], Arm("over", 0, ARMS[0].target, True)))),
+        ("arms[0].weight", experiment_with(arms=(Arm("control", 0, Target("base")), ARMS[1]))),
+        (
+            "arms[2].weight",
+            experiment_with(arms=(ARMS[0], Arm("over", 0, ARMS[0].target, True), Arm("c", 0, Target("base")))),
+        ),
+        ("arms", experiment_with(arms=(ARMS[0], Arm("over", 0, ARMS[0].target, True)))),
         ("arms[1].name", with_arm(name="control")),
         ("arms[1].name", with_arm(name="é")),
         ("arms[1].weight", with_arm(weight=-1)),
-        ("arms[0].weight", changed(arms=(Arm("control", 1, Target("base")), Arm("warm", 100_000, Target("base"))))),
+        (
+            "arms[0].weight",
+            experiment_with(arms=(Arm("control", 1, Target("base")), Arm("warm", 100_000, Target("base")))),
+        ),
         ("arms[1].weight", with_arm(ended=True)),
         ("arms[1].target.model", with_arm(target=Target(""))),
         ("arms[1].target.model", with_arm(target=Target("support-bot"))),
-        ("shadow.name", changed(shadow=Shadow("warm", Target("base"), 1))),
-        ("shadow.name", changed(shadow=Shadow("Dark", Target("base"), 1))),
-        ("shadow.share", changed(shadow=Shadow("dark", Target("base"), 10_001))),
-        ("shadow.share", changed(shadow=Shadow("dark", Target("base"), -1))),
-        ("shadow.target.model", changed(shadow=Shadow("dark", Target("support-bot"), 1))),
-        ("shadow.target.model", changed(shadow=Shadow("dark", Target(""), 1))),
-        ("arms[0].ended", changed(arms=(Arm("control", 0, Target("base"), ended=True), *ARMS[1:]))),
-        ("metrics.primary", changed(metrics=Metrics(()))),
-        ("metrics.primary[0].metric", changed(metrics=Metrics((Primary("smiles", "increase"),)))),
-        ("metrics.primary[1].metric", changed(metrics=Metrics(METRICS.primary * 2))),
-        ("metrics.secondary[0]", changed(metrics=Metrics(METRICS.primary, (), ("cost_nanos.p95",)))),
-        ("metrics.secondary", changed(metrics=Metrics(METRICS.primary, (), ("cost_nanos",) * 51))),
-        ("metrics.guardrails[0].goal", changed(metrics=Metrics(METRICS.primary, (Guardrail("thumbs_up"),)))),
+        ("shadow.name", experiment_with(shadow=Shadow("warm", Target("base"), 1))),
+        ("shadow.name", experiment_with(shadow=Shadow("Dark", Target("base"), 1))),
+        ("shadow.share", experiment_with(shadow=Shadow("dark", Target("base"), 10_001))),
+        ("shadow.share", experiment_with(shadow=Shadow("dark", Target("base"), -1))),
+        ("shadow.target.model", experiment_with(shadow=Shadow("dark", Target("support-bot"), 1))),
+        ("shadow.target.model", experiment_with(shadow=Shadow("dark", Target(""), 1))),
+        ("arms[0].ended", experiment_with(arms=(Arm("control", 0, Target("base"), ended=True), *ARMS[1:]))),
+        ("metrics.primary", experiment_with(metrics=Metrics(()))),
+        ("metrics.primary[0].metric", experiment_with(metrics=Metrics((Primary("smiles", "increase"),)))),
+        ("metrics.primary[1].metric", experiment_with(metrics=Metrics(METRICS.primary * 2))),
+        ("metrics.secondary[0]", experiment_with(metrics=Metrics(METRICS.primary, (), ("cost_nanos.p95",)))),
+        ("metrics.secondary", experiment_with(metrics=Metrics(METRICS.primary, (), ("cost_nanos",) * 51))),
+        ("metrics.guardrails[0].goal", experiment_with(metrics=Metrics(METRICS.primary, (Guardrail("thumbs_up"),)))),
         (
             "metrics.guardrails[0].margin",
-            changed(metrics=Metrics(METRICS.primary, (Guardrail("error_rate", margin=float("nan")),))),
+            experiment_with(metrics=Metrics(METRICS.primary, (Guardrail("error_rate", margin=float("nan")),))),
         ),
-        ("analysis.alpha", changed(analysis=Analysis(alpha=0.5))),
-        ("analysis.alpha", changed(analysis=Analysis(alpha=float("nan")))),
-        ("analysis.tightest_at", changed(analysis=Analysis(tightest_at=1))),
-        ("analysis.outcome_window_seconds", changed(analysis=Analysis(outcome_window_seconds=90 * 86_400 + 1))),
-        ("analysis.min_days", changed(analysis=Analysis(min_days=-1))),
+        ("analysis.alpha", experiment_with(analysis=Analysis(alpha=0.5))),
+        ("analysis.alpha", experiment_with(analysis=Analysis(alpha=float("nan")))),
+        ("analysis.tightest_at", experiment_with(analysis=Analysis(tightest_at=1))),
+        ("analysis.outcome_window_seconds", experiment_with(analysis=Analysis(outcome_window_seconds=90 * 86_400 + 1))),
+        ("analysis.min_days", experiment_with(analysis=Analysis(min_days=-1))),
     ],
 )
 def test_bad_fields_are_refused_by_name(param: str, bad: Experiment) -> None:
@@ -109,16 +115,16 @@ def test_bad_fields_are_refused_by_name(param: str, bad: Experiment) -> None:
 
 
 def test_metadata_may_name_the_unit() -> None:
-    check_definition(changed(unit=UnitSource("metadata.customer")), OWN)
+    check_definition(experiment_with(unit=UnitSource("metadata.customer")), OWN)
 
 
 def test_what_moves_nobody_may_change_after_the_start() -> None:
     more = msgspec.structs.replace(METRICS, guardrails=(*METRICS.guardrails, Guardrail("refusal_rate")))
     for allowed in (
-        changed(coverage=10_000),
+        experiment_with(coverage=10_000),
         with_arm(weight=1),
         with_arm(weight=0, ended=True),
-        changed(metrics=more),
+        experiment_with(metrics=more),
     ):
         check_change(GOOD, allowed)
 
@@ -126,19 +132,19 @@ def test_what_moves_nobody_may_change_after_the_start() -> None:
 @pytest.mark.parametrize(
     ("param", "bad"),
     [
-        ("name", changed(name="other")),
-        ("model", changed(model="other")),
-        ("unit", changed(unit=UnitSource("user"))),
-        ("layer", changed(layer="other")),
-        ("holdout", changed(holdout="some")),
-        ("analysis", changed(analysis=Analysis(alpha=0.1))),
-        ("coverage", changed(coverage=1_999)),
-        ("arms", changed(arms=(*ARMS, Arm("third", 1, Target("base"))))),
+        ("name", experiment_with(name="other")),
+        ("model", experiment_with(model="other")),
+        ("unit", experiment_with(unit=UnitSource("user"))),
+        ("layer", experiment_with(layer="other")),
+        ("holdout", experiment_with(holdout="some")),
+        ("analysis", experiment_with(analysis=Analysis(alpha=0.1))),
+        ("coverage", experiment_with(coverage=1_999)),
+        ("arms", experiment_with(arms=(*ARMS, Arm("third", 1, Target("base"))))),
         ("arms[1].name", with_arm(name="hot")),
         ("arms[1].target", with_arm(target=Target("base:support@4"))),
-        ("metrics.primary", changed(metrics=Metrics((Primary("thumbs_up", "decrease"),)))),
-        ("metrics.secondary", changed(metrics=msgspec.structs.replace(METRICS, secondary=()))),
-        ("metrics.guardrails", changed(metrics=msgspec.structs.replace(METRICS, guardrails=()))),
+        ("metrics.primary", experiment_with(metrics=Metrics((Primary("thumbs_up", "decrease"),)))),
+        ("metrics.secondary", experiment_with(metrics=msgspec.structs.replace(METRICS, secondary=()))),
+        ("metrics.guardrails", experiment_with(metrics=msgspec.structs.replace(METRICS, guardrails=()))),
     ],
 )
 def test_all_else_is_refused_by_name(param: str, bad: Experiment) -> None:
@@ -205,7 +211,7 @@ def test_a_shadow_arm_changes_nothing_but_its_share_after_the_start(
     param: str, before: Shadow | None, wanted: Shadow | None
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        check_change(changed(shadow=before), changed(shadow=wanted))
+        check_change(experiment_with(shadow=before), experiment_with(shadow=wanted))
     assert caught.value.param == param
     for share in (0, 10_000):
-        check_change(changed(shadow=DARK), changed(shadow=msgspec.structs.replace(DARK, share=share)))
+        check_change(experiment_with(shadow=DARK), experiment_with(shadow=msgspec.structs.replace(DARK, share=share)))

@@ -30,7 +30,7 @@ def rows(counts: dict[tuple[Kind, str], tuple[int, int]], epoch: int = 1) -> lis
     ]
 
 
-def broken(splits: list[SegmentSplit]) -> set[tuple[Kind, str]]:
+def mismatched_segments(splits: list[SegmentSplit]) -> set[tuple[Kind, str]]:
     return {(each.kind, each.value) for each in splits if each.is_srm}
 
 
@@ -45,7 +45,7 @@ def test_a_healthy_split_of_95_to_5_is_silent_for_a_million_units(seed: int) -> 
             for at, value in enumerate(values):
                 counts[kind, value] += np.bincount(arms[where == at], minlength=2)
         shown = splits_of(rows({place: (int(a), int(b)) for place, (a, b) in counts.items()}), SHARES)
-        assert broken(shown) == set()
+        assert mismatched_segments(shown) == set()
     assert sum(sum(each.units) for each in shown if each.kind == "stream") == 1_000_000
 
 
@@ -60,7 +60,7 @@ def test_an_arm_that_loses_streams_alone_is_found_in_that_segment_before_it_show
         counts["stream", stream][arm] += 1
         counts["api_key", "key_1"][arm] += 1
         both = {place: (a, b) for place, (a, b) in counts.items()}
-        found = broken(splits_of(rows(both), EVEN))  # type: ignore[arg-type]
+        found = mismatched_segments(splits_of(rows(both), EVEN))  # type: ignore[arg-type]
     assert found == {("stream", "true")}
     assert counts["stream", "true"] == [counts["stream", "true"][0], 0] and counts["stream", "true"][0] <= 50
 
@@ -75,9 +75,9 @@ def test_epochs_with_other_weights_are_no_fault_of_a_segment() -> None:
 
 def test_more_segments_need_more_evidence() -> None:
     lost = {("stream", "true"): (100, 40)}
-    assert broken(splits_of(rows(lost), EVEN)) == {("stream", "true")}  # type: ignore[arg-type]
+    assert mismatched_segments(splits_of(rows(lost), EVEN)) == {("stream", "true")}  # type: ignore[arg-type]
     crowd = {("api_key", f"key_{number}"): (50, 50) for number in range(MAX_VALUES)}
-    assert broken(splits_of(rows(lost | crowd), EVEN)) == set()  # type: ignore[arg-type, operator]
+    assert mismatched_segments(splits_of(rows(lost | crowd), EVEN)) == set()  # type: ignore[arg-type, operator]
 
 
 def test_a_unit_stays_in_its_segments_whatever_values_come_later() -> None:

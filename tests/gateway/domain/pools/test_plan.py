@@ -25,7 +25,7 @@ from gateway.domain.pools.states import ReplicaState
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
 
 
-def drained(pools: Pool, *hosts: object) -> list[str]:
+def drained_replicas(pools: Pool, *hosts: object) -> list[str]:
     return [each.replica_id for each in plan([pools], [host()]) if isinstance(each, Drain)]
 
 
@@ -36,13 +36,13 @@ def test_replicas_are_made_until_there_are_as_many_as_wanted() -> None:
 
 def test_fewer_replicas_leave_the_oldest_that_serve() -> None:
     replicas = [replica("a", "failed"), replica("b"), replica("c"), replica("d", "loading"), replica("e")]
-    assert drained(pool(2, replicas=replicas)) == ["a", "d", "e"]
-    assert set(drained(pool(0, replicas=replicas))) == {"a", "b", "c", "d", "e"}
+    assert drained_replicas(pool(2, replicas=replicas)) == ["a", "d", "e"]
+    assert set(drained_replicas(pool(0, replicas=replicas))) == {"a", "b", "c", "d", "e"}
 
 
 def test_a_removed_pool_drains_all_even_an_engine_that_somebody_else_runs() -> None:
     replicas = [replica("a"), replica("b", place=None), replica("c", "draining")]
-    assert drained(pool(0, replicas=replicas, is_removed=True)) == ["a", "b"]
+    assert drained_replicas(pool(0, replicas=replicas, is_removed=True)) == ["a", "b"]
 
 
 def test_an_engine_that_somebody_else_runs_is_no_part_of_the_number() -> None:
@@ -56,7 +56,7 @@ def test_a_replica_that_is_to_be_replaced_serves_until_the_other_one_does() -> N
     [made] = plan([pool(1, replicas=[old])], [host()])
     assert isinstance(made, Create)
     assert plan([pool(1, replicas=[old, replica("b", "loading")])], [host()]) == []
-    assert drained(pool(1, replicas=[old, replica("b")])) == ["a"]
+    assert drained_replicas(pool(1, replicas=[old, replica("b")])) == ["a"]
 
 
 def test_where_two_do_not_fit_a_replica_is_replaced_one_after_the_other() -> None:
@@ -106,7 +106,7 @@ def test_a_wanted_revision_is_started_beside_the_old_one_and_switched_to_when_re
     assert plan([pool(2, wants=2, replicas=half)], [host()]) == []
     both = [*old, replica("c", number=2), replica("d", number=2)]
     assert plan([pool(2, wants=2, replicas=both)], [host()]) == [SwitchRevision("p", 2, 1)]
-    assert drained(pool(2, serves=2, replicas=both)) == ["a", "b"]
+    assert drained_replicas(pool(2, serves=2, replicas=both)) == ["a", "b"]
 
 
 def test_the_first_revision_serves_as_soon_as_one_replica_is_ready() -> None:

@@ -11,7 +11,7 @@ def rollout_text(world: World) -> str | None:
     return rollout_of(list(world.pools.values()), world.hosts, "p")
 
 
-def changing(num_replicas: int = 2) -> Pool:
+def changing_pool(num_replicas: int = 2) -> Pool:
     present = [replica(f"old{number}") for number in range(num_replicas)]
     return pool(num_replicas, wants=2, replicas=present)
 
@@ -19,7 +19,7 @@ def changing(num_replicas: int = 2) -> Pool:
 def steps(memory_gib: int) -> list[str | None]:
     """Return the texts at the beginning and after each step of a change, until the change has ended."""
     world = World([host(memory_gib)])
-    world.pools["p"] = changing()
+    world.pools["p"] = changing_pool()
     said = [rollout_text(world)]
     while world.pools["p"].revision != 2:
         world.decide()

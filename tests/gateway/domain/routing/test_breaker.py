@@ -9,40 +9,40 @@ import pytest
 from gateway.domain.routing.breaker import CONSECUTIVE, FIRST_OPEN_S, MAX_OPEN_S, AdmissionToken, Breaker
 
 
-def taken(breaker: Breaker, now_s: float) -> AdmissionToken:
+def take_token(breaker: Breaker, now_s: float) -> AdmissionToken:
     admitted = breaker.take(now_s)
     assert admitted is not None
     return admitted
 
 
-def failing(breaker: Breaker, now_s: float, times: int = CONSECUTIVE) -> None:
+def fail_times(breaker: Breaker, now_s: float, times: int = CONSECUTIVE) -> None:
     for _ in range(times):
-        breaker.failed(taken(breaker, now_s), now_s)
+        breaker.failed(take_token(breaker, now_s), now_s)
 
 
 def test_failures_in_a_row_open_it_and_one_good_trial_closes_it() -> None:
     breaker = Breaker()
-    failing(breaker, 0.0, CONSECUTIVE - 1)
+    fail_times(breaker, 0.0, CONSECUTIVE - 1)
     assert breaker.state(0.0) == "closed"
-    failing(breaker, 0.0, 1)
+    fail_times(breaker, 0.0, 1)
     assert (breaker.state(0.0), breaker.take(0.5)) == ("open", None)
     assert breaker.state(FIRST_OPEN_S) == "half-open"
-    trial = taken(breaker, FIRST_OPEN_S)
+    trial = take_token(breaker, FIRST_OPEN_S)
     assert breaker.take(FIRST_OPEN_S) is None, "one trial at a time"
     breaker.succeeded(trial, FIRST_OPEN_S)
     assert breaker.state(FIRST_OPEN_S) == "closed"
-    failing(breaker, FIRST_OPEN_S, CONSECUTIVE - 1)
+    fail_times(breaker, FIRST_OPEN_S, CONSECUTIVE - 1)
     assert breaker.state(FIRST_OPEN_S) == "closed", "what failed before does not count any more"
 
 
 def test_each_failed_trial_doubles_the_time_up_to_a_bound() -> None:
     breaker, now_s, waits = Breaker(), 0.0, []
-    failing(breaker, now_s)
+    fail_times(breaker, now_s)
     for _ in range(8):
         wait_s = breaker.open_for_s(now_s)
         waits.append(wait_s)
         now_s += wait_s
-        breaker.failed(taken(breaker, now_s), now_s)
+        breaker.failed(take_token(breaker, now_s), now_s)
     assert waits[:4] == [FIRST_OPEN_S, 2 * FIRST_OPEN_S, 4 * FIRST_OPEN_S, 8 * FIRST_OPEN_S]
     assert max(waits) == MAX_OPEN_S
 
@@ -60,17 +60,17 @@ def test_half_of_the_last_requests_failing_opens_it_though_others_succeed() -> N
 
 def test_a_trial_whose_client_left_is_tried_again() -> None:
     breaker = Breaker()
-    failing(breaker, 0.0)
-    breaker.gave_up(taken(breaker, FIRST_OPEN_S))
+    fail_times(breaker, 0.0)
+    breaker.gave_up(take_token(breaker, FIRST_OPEN_S))
     assert breaker.take(FIRST_OPEN_S)
 
 
 @pytest.mark.parametrize("way", ["succeeded", "failed", "gave_up"])
 def test_a_request_from_before_it_opened_decides_no_trial(way: str) -> None:
     breaker = Breaker()
-    before = taken(breaker, 0.0)
-    failing(breaker, 0.0)
-    trial = taken(breaker, FIRST_OPEN_S)
+    before = take_token(breaker, 0.0)
+    fail_times(breaker, 0.0)
+    trial = take_token(breaker, FIRST_OPEN_S)
     match way:
         case "succeeded":
             breaker.succeeded(before, FIRST_OPEN_S)

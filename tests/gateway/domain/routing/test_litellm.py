@@ -43,20 +43,20 @@ def rows() -> list[Row]:
 OF_PAGE = {row.name: row for row in rows() if row.held_by == "this page"}
 
 
-def asked(**given: object) -> Facts:
+def facts_with(**given: object) -> Facts:
     targets = {"a": TargetFacts(), "b": TargetFacts()} | dict(given.pop("targets", {}))  # type: ignore[call-overload]
     return Facts(**({"route_id": "route_x", "request_id": "req_x", "targets": targets} | given))  # type: ignore[arg-type]
 
 
-def first(document: Document, **given: object) -> Step:
-    return walk(document, asked(**given)).steps[0]
+def first_step(document: Document, **given: object) -> Step:
+    return walk(document, facts_with(**given)).steps[0]
 
 
 def follows(error: str) -> Callable[[Document], bool]:
     """Return a check that "b" is tried after "a" fails with an error, and nothing after a client's own mistake."""
 
     def holds(document: Document) -> bool:
-        one, two = walk(document, asked()).steps
+        one, two = walk(document, facts_with()).steps
         return (one.target, two.target) == ("a", "b") and one.then.get(error) == 1 and "refused" not in one.then
 
     return holds
@@ -64,11 +64,11 @@ def follows(error: str) -> Callable[[Document], bool]:
 
 def picks_b(**given: object) -> Callable[[Document], bool]:
     """Return a check that requests with these facts go to "b", and others to "a"."""
-    return lambda document: (first(document, **given).target, first(document).target) == ("b", "a")
+    return lambda document: (first_step(document, **given).target, first_step(document).target) == ("b", "a")
 
 
 def weighs(document: Document) -> bool:
-    num_a = sum(first(document, request_id=f"req_{number}").target == "a" for number in range(1_000))
+    num_a = sum(first_step(document, request_id=f"req_{number}").target == "a" for number in range(1_000))
     return 850 < num_a < 950
 
 
@@ -87,11 +87,11 @@ HOLDS: dict[str, Callable[[Document], bool]] = {
     "`simple-shuffle` with `weight`, `rpm` or `tpm`": weighs,
     "`usage-based-routing`, `-v2`": follows("overloaded"),
     "`latency-based-routing`": lambda document: (
-        first(document, targets=times(a=90, b=9)).target == "b"
-        and first(document, targets=times(a=9, b=90)).target == "a"
+        first_step(document, targets=times(a=90, b=9)).target == "b"
+        and first_step(document, targets=times(a=9, b=90)).target == "a"
     ),
     "`cost-based-routing`": lambda document: (
-        first(document, targets=PRICES).target == "b" and first(document, targets=CHEAPER_A).target == "a"
+        first_step(document, targets=PRICES).target == "b" and first_step(document, targets=CHEAPER_A).target == "a"
     ),
     "`provider-budget-routing`": follows("rate_limited"),
     "`auto_router`": follows("rejected"),
@@ -100,21 +100,21 @@ HOLDS: dict[str, Callable[[Document], bool]] = {
     "`content_policy_fallbacks`": follows("failed"),
     "`fallbacks` in a request": picks_b(metadata={"spare": "b"}),
     "`num_retries`, `retry_after`, `retry_policy`": lambda document: (
-        [each.wait_ms > 0 for each in walk(document, asked()).steps] == [False, True, True]
+        [each.wait_ms > 0 for each in walk(document, facts_with()).steps] == [False, True, True]
     ),
     "`timeout`, `stream_timeout`": lambda document: (
-        follows("timeout")(document) and first(document).first_token_ms == 3000
+        follows("timeout")(document) and first_step(document).first_token_ms == 3000
     ),
     "`enable_pre_call_checks`": picks_b(prompt_tokens=5_000),
     "tags, with a default": picks_b(metadata={"tag": "paid"}),
     "`priority`": picks_b(tier="priority"),
     "`session_affinity`": sticks("metadata.session"),
     "`deployment_affinity`": sticks("key"),
-    "`model_group_alias`": lambda document: first(document).target == "a",
+    "`model_group_alias`": lambda document: first_step(document).target == "a",
     "`silent_model`": lambda document: (
-        0 < sum(bool(first(document, request_id=f"req_{number}").copies) for number in range(200)) < 60
+        0 < sum(bool(first_step(document, request_id=f"req_{number}").copies) for number in range(200)) < 60
     ),
-    "`abatch_completion_fastest_response`": lambda document: first(document).hedge_ms == 200,
+    "`abatch_completion_fastest_response`": lambda document: first_step(document).hedge_ms == 200,
 }
 
 

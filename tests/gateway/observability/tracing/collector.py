@@ -82,11 +82,11 @@ def read_spans(body: bytes) -> list[Received]:
         resource = values_of(of_resource.resource.attributes)
         for of_scope in of_resource.scope_spans:
             assert of_scope.scope.name == "lorikeet"
-            spans += [_received(span, resource["service.name"], of_scope.schema_url) for span in of_scope.spans]
+            spans += [_received_span(span, resource["service.name"], of_scope.schema_url) for span in of_scope.spans]
     return spans
 
 
-def _received(span: Any, service: str, schema_url: str) -> Received:
+def _received_span(span: Any, service: str, schema_url: str) -> Received:
     return Received(
         span.trace_id.hex(),
         span.span_id.hex(),

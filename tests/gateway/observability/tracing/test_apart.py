@@ -18,21 +18,21 @@ from tests.installation.waiting import wait_until
 RESPONSES = "/v1/responses"
 
 
-def below(spans: list[Received], parent: Received) -> list[Received]:
+def spans_below(spans: list[Received], parent: Received) -> list[Received]:
     return [span for span in spans if span.parent_id == parent.span_id]
 
 
-def named(spans: list[Received], name: str) -> Received:
+def span_named(spans: list[Received], name: str) -> Received:
     (found,) = [span for span in spans if span.name == name]
     return found
 
 
 def check_call(spans: list[Received], first: Received, model: str) -> None:
     """Check that the first span has a model call as its child, with an engine's attempt as the child of that."""
-    (call,) = below(spans, first)
+    (call,) = spans_below(spans, first)
     assert (call.name, call.kind) == (f"chat {model}", "client")
     assert call.attributes.keys() >= GEN_AI_REQUIRED and call.attributes["gen_ai.usage.output_tokens"] > 0
-    (engine,) = below(spans, call)
+    (engine,) = spans_below(spans, call)
     assert (engine.name, engine.service) == ("engine tiny", "lorikeet-engine")
 
 
@@ -46,7 +46,7 @@ def test_a_background_response_goes_on_with_the_trace_of_its_request(site: Site)
     )
     assert isinstance(made, dict)
     spans = wait_until(lambda: _whole(site, trace_id, "background response"), "its spans do not come")
-    ran = named(spans, "background response")
+    ran = span_named(spans, "background response")
     (queued,) = [span for span in spans if span.span_id == ran.parent_id]
     assert (queued.name, queued.kind, ran.kind) == (f"POST {RESPONSES}", "server", "internal")
     assert ran.attributes["gen_ai.response.id"] == made["id"]
@@ -75,7 +75,7 @@ def test_a_line_of_a_batch_has_a_trace_of_its_own(site: Site) -> None:
     (wrong,) = [span for span in first if "error.type" in span.attributes]
     assert (wrong.attributes["error.type"], wrong.is_error) == ("context_length_exceeded", False)
     (good,) = [span for span in first if span is not wrong]
-    spans = wait_until(lambda: _of_trace(site, good.trace_id, 3), "the call does not come")
+    spans = wait_until(lambda: _spans_of_trace(site, good.trace_id, 3), "the call does not come")
     check_call(spans, good, "tiny:pirate")
 
 
@@ -95,7 +95,7 @@ def test_a_copy_for_a_shadow_arm_is_below_the_request_that_it_copies(site: Site)
     trace_id, headers = new_trace()
     reply = site.client.post(CHAT, json=chat("dark-bot", max_tokens=2), headers=headers)
     spans = wait_until(lambda: _whole(site, trace_id, "shadow"), "the copy's spans do not come")
-    server, shadow = named(spans, f"POST {CHAT}"), named(spans, "shadow")
+    server, shadow = span_named(spans, f"POST {CHAT}"), span_named(spans, "shadow")
     assert (shadow.kind, shadow.parent_id) == ("internal", server.span_id)
     assert shadow.attributes["lorikeet.request.id"].startswith(reply.headers["x-request-id"])
     assert shadow.attributes["lorikeet.outcome"] == "answered"
@@ -104,7 +104,7 @@ def test_a_copy_for_a_shadow_arm_is_below_the_request_that_it_copies(site: Site)
     assert shadow.start_ns >= server.end_ns, "no copy begins before the reply is over"
 
 
-def _of_trace(site: Site, trace_id: str, num_spans: int) -> list[Received] | None:
+def _spans_of_trace(site: Site, trace_id: str, num_spans: int) -> list[Received] | None:
     found = [span for span in site.collector.spans if span.trace_id == trace_id]
     return found if len(found) >= num_spans else None
 

@@ -24,13 +24,13 @@ class StoredSpans:
         self.spans.append(span)
 
 
-def tracer(sampler: str = "parentbased_always_on") -> tuple[Tracer, StoredSpans]:
+def make_tracer(sampler: str = "parentbased_always_on") -> tuple[Tracer, StoredSpans]:
     kept = StoredSpans()
     return Tracer(Sampler(sampler, 1.0), kept), kept  # type: ignore[arg-type]
 
 
 def test_a_request_has_a_bounded_number_of_spans_and_says_how_many_it_lacks() -> None:
-    begins, kept = tracer()
+    begins, kept = make_tracer()
     trace = begins.begin(HEADER).trace
     assert trace is not None
     made = [trace.begin("a", "client") for _ in range(MAX_SPANS + 9)]
@@ -46,7 +46,7 @@ def test_a_request_has_a_bounded_number_of_spans_and_says_how_many_it_lacks() ->
 
 
 def test_a_traced_request_passes_its_own_span_on() -> None:
-    traced = tracer()[0].begin(HEADER)
+    traced = make_tracer()[0].begin(HEADER)
     assert traced.trace is not None and traced.id == TRACE
     passed = read_parent(traced.header)
     assert passed is not None and (passed.trace_id, passed.is_sampled) == (TRACE, True)
@@ -55,7 +55,7 @@ def test_a_traced_request_passes_its_own_span_on() -> None:
 
 @pytest.mark.parametrize("header", [HEADER, ""])
 def test_a_request_that_is_not_chosen_tells_others_not_to_trace_it(header: str) -> None:
-    traced = tracer("always_off")[0].begin(header)
+    traced = make_tracer("always_off")[0].begin(header)
     passed = read_parent(traced.header)
     assert traced.trace is None and passed is not None and not passed.is_sampled
     assert (passed.trace_id == TRACE) == bool(header)

@@ -16,7 +16,7 @@ from tests.gateway.openai.field_matrix.cases import (
     honoured,
     refused,
 )
-from tests.gateway.openai.field_matrix.common import completing, free_text, no_effect, switch, unsupported
+from tests.gateway.openai.field_matrix.common import completing, free_text, no_effect, switch, unsupported_field
 
 PATH = "/v1/chat/completions"
 SCHEMA = {"name": "answer", "schema": {"type": "object"}}
@@ -323,11 +323,11 @@ def _tiers() -> list[Field]:
             null=ABSENT,
             wrong_type=(refused(1),),
         ),
-        unsupported(PATH, "prompt_cache_options", {"mode": "explicit"}),
+        unsupported_field(PATH, "prompt_cache_options", {"mode": "explicit"}),
         no_effect(PATH, "modalities", ["text"], (["text", "audio"], ["audio"], []), ("text", 1)),
-        unsupported(PATH, "audio", {"voice": "alloy", "format": "mp3"}),
-        unsupported(PATH, "web_search_options", {}),
-        unsupported(PATH, "moderation", {"model": "omni"}),
+        unsupported_field(PATH, "audio", {"voice": "alloy", "format": "mp3"}),
+        unsupported_field(PATH, "web_search_options", {}),
+        unsupported_field(PATH, "moderation", {"model": "omni"}),
     ]
 
 

@@ -95,7 +95,7 @@ def no_effect(
     )
 
 
-def unsupported(endpoint: str, name: str, *values: Any, note: str = "not served") -> Field:
+def unsupported_field(endpoint: str, name: str, *values: Any, note: str = "not served") -> Field:
     return Field(
         endpoint=endpoint,
         name=name,
@@ -154,9 +154,9 @@ def completing(endpoint: str) -> list[Field]:
     return [
         model(endpoint),
         *sampled(endpoint),
-        *_of_prompts(endpoint),
-        *_of_streams(endpoint),
-        *_of_replies(endpoint),
+        *_prompt_fields(endpoint),
+        *_stream_fields(endpoint),
+        *_reply_fields(endpoint),
         free_text(endpoint, "user", note="for the caller's own bookkeeping"),
         metadata(endpoint),
         no_effect(endpoint, "spaces_between_special_tokens", True, (False,)),
@@ -248,10 +248,10 @@ def _chosen_tokens(endpoint: str) -> list[Field]:
     ]
 
 
-def _of_prompts(endpoint: str) -> list[Field]:
+def _prompt_fields(endpoint: str) -> list[Field]:
     given: dict[str, Any] = {"prompt": [1, 2, 3, 4]} if endpoint == "/v1/completions" else {}
     return [
-        *_structured(endpoint),
+        *_structured_fields(endpoint),
         Field(
             endpoint=endpoint,
             name="truncate_prompt_tokens",
@@ -302,7 +302,7 @@ def _of_prompts(endpoint: str) -> list[Field]:
     ]
 
 
-def _structured(endpoint: str) -> list[Field]:
+def _structured_fields(endpoint: str) -> list[Field]:
     def one(name: str, value: Any, grammar: Grammar, invalid: tuple[Any, ...], wrong: tuple[Any, ...]) -> Field:
         path = f"structured_outputs.{name}"
         return Field(
@@ -357,7 +357,7 @@ def _structured(endpoint: str) -> list[Field]:
     ]
 
 
-def _of_streams(endpoint: str) -> list[Field]:
+def _stream_fields(endpoint: str) -> list[Field]:
     return [
         switch(
             endpoint,
@@ -400,7 +400,7 @@ def _of_streams(endpoint: str) -> list[Field]:
     ]
 
 
-def _of_replies(endpoint: str) -> list[Field]:
+def _reply_fields(endpoint: str) -> list[Field]:
     def prompt_logprobs(seen: ObservedEffects) -> list[Any]:
         found: list[Any] = (seen.reply if "prompt_logprobs" in seen.reply else seen.choice)["prompt_logprobs"]
         return found

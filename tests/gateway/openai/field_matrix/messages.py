@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.protocol import Grammar
 from tests.gateway.openai.field_matrix.cases import ABSENT, NEEDED, Check, Field, accepted, honoured, refused
-from tests.gateway.openai.field_matrix.common import model, no_effect, switch, unsupported
+from tests.gateway.openai.field_matrix.common import model, no_effect, switch, unsupported_field
 
 PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -165,7 +165,7 @@ def _prompt() -> list[Field]:
     ]
 
 
-def _sampling() -> list[Field]:
+def _sampling_fields() -> list[Field]:
     return [
         Field(
             endpoint=PATH,
@@ -241,9 +241,9 @@ def _sampling() -> list[Field]:
             wrong_type=(refused(1),),
             note="all messages are of the tier `standard`",
         ),
-        unsupported(PATH, "container", {"id": "c"}),
-        unsupported(PATH, "diagnostics", {"previous_message_id": "msg_x"}),
-        unsupported(PATH, "inference_geo", "us"),
+        unsupported_field(PATH, "container", {"id": "c"}),
+        unsupported_field(PATH, "diagnostics", {"previous_message_id": "msg_x"}),
+        unsupported_field(PATH, "inference_geo", "us"),
         Field(
             endpoint=PATH,
             name="speed",
@@ -267,7 +267,7 @@ def _counted(name: str, *values: Any, wrong: tuple[Any, ...], invalid: tuple[Any
     )
 
 
-MESSAGES = [model(PATH), *_prompt(), *_sampling()]
+MESSAGES = [model(PATH), *_prompt(), *_sampling_fields()]
 
 COUNT_TOKENS = [
     model(COUNT),

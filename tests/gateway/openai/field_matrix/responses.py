@@ -22,7 +22,7 @@ from tests.gateway.openai.field_matrix.common import (
     no_effect,
     sampled,
     switch,
-    unsupported,
+    unsupported_field,
 )
 
 PATH = "/v1/responses"
@@ -92,7 +92,7 @@ def _input() -> list[Field]:
             wrong_type=(refused(1), refused({}, "conversation.id")),
             note="of the project; not beside `previous_response_id`",
         ),
-        unsupported(PATH, "prompt", {"id": "pmpt_x"}, note="templates of OpenAI's dashboard are not served"),
+        unsupported_field(PATH, "prompt", {"id": "pmpt_x"}, note="templates of OpenAI's dashboard are not served"),
         Field(
             endpoint=PATH,
             name="context_management",
@@ -341,7 +341,7 @@ def _tools() -> list[Field]:
     ]
 
 
-def _others() -> list[Field]:
+def _other_fields() -> list[Field]:
     return [
         Field(
             endpoint=PATH,
@@ -361,8 +361,8 @@ def _others() -> list[Field]:
         free_text(PATH, "safety_identifier", most=64, note="for the caller's own bookkeeping"),
         free_text(PATH, "prompt_cache_key", most=512, note="prompts are found in the cache by their tokens"),
         no_effect(PATH, "prompt_cache_retention", "in_memory", ("24h", "1h"), (1,)),
-        unsupported(PATH, "prompt_cache_options", {"mode": "explicit"}),
-        unsupported(PATH, "moderation", {"model": "omni"}),
+        unsupported_field(PATH, "prompt_cache_options", {"mode": "explicit"}),
+        unsupported_field(PATH, "moderation", {"model": "omni"}),
         metadata(PATH),
         Field(
             endpoint=PATH,
@@ -408,7 +408,7 @@ def _state() -> list[Field]:
     ]
 
 
-RESPONSES = [model(PATH), *_input(), *_output(), *_tools(), *_others(), *_state(), *sampled(PATH)]
+RESPONSES = [model(PATH), *_input(), *_output(), *_tools(), *_other_fields(), *_state(), *sampled(PATH)]
 
 COUNT = "/v1/responses/input_tokens"
 

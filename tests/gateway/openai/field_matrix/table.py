@@ -42,11 +42,11 @@ def _cell(cases: tuple[Case, ...]) -> str:
     """Return the content of a table's cell: the values of cases, those with the same answer together."""
     by_outcome: dict[str, list[str]] = {}
     for case in cases:
-        by_outcome.setdefault(case.outcome, []).append(_shown(case.value))
+        by_outcome.setdefault(case.outcome, []).append(_value_cell(case.value))
     return "; ".join(f"{', '.join(dict.fromkeys(values))} {outcome}" for outcome, values in by_outcome.items())
 
 
-def _shown(value: Any) -> str:
+def _value_cell(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     many = ""
     if len(text) > MAX_CHARS:

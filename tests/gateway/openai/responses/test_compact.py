@@ -32,14 +32,14 @@ SAID = [
 ]
 
 
-def compacted(http: httpx.Client, **fields: Any) -> dict[str, Any]:
+def compact_conversation(http: httpx.Client, **fields: Any) -> dict[str, Any]:
     reply = http.post("/v1/responses/compact", json={"model": "tiny", "input": SAID} | fields)
     assert reply.status_code == 200, reply.text
     return dict(reply.json())
 
 
 def test_a_conversation_goes_on_from_its_summary(http: httpx.Client) -> None:
-    made = compacted(http)
+    made = compact_conversation(http)
     *kept, item = made["output"]
     assert made["object"] == "response.compaction" and made["usage"]["output_tokens"] > 0
     assert [each["content"][0]["text"] for each in kept] == ["remember: blue", "and now: red"]
@@ -50,7 +50,7 @@ def test_a_conversation_goes_on_from_its_summary(http: httpx.Client) -> None:
     assert said.startswith(f"user\n{SUMMARY}user\nremember")
     counted = http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": asked["input"]}).json()
     assert counted["input_tokens"] == http.post("/v1/responses", json=asked).json()["usage"]["input_tokens"]
-    again = compacted(http, input=asked["input"], model="tiny:pirate")
+    again = compact_conversation(http, input=asked["input"], model="tiny:pirate")
     assert again["output"][-1]["type"] == "compaction", "an adapter of the same base reads it"
 
 
@@ -58,17 +58,17 @@ def test_the_model_is_asked_for_a_summary_of_what_was_said(http: httpx.Client) -
     tokens = http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": SAID}).json()["input_tokens"]
     more = [*SAID, {"role": "user", "content": REQUEST}]
     asked = http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": more}).json()["input_tokens"]
-    assert compacted(http)["usage"]["input_tokens"] == asked > tokens
+    assert compact_conversation(http)["usage"]["input_tokens"] == asked > tokens
 
 
 def test_a_summary_that_is_cut_off_says_so(http: httpx.Client) -> None:
-    made = compacted(http)
+    made = compact_conversation(http)
     assert made["usage"]["output_tokens"] > 0
     assert made["incomplete_details"] == {"reason": "max_output_tokens"}, "this engine goes on until a limit ends it"
 
 
 def test_another_project_cannot_use_it(house: House, http: httpx.Client) -> None:
-    item = compacted(http)["output"][-1]
+    item = compact_conversation(http)["output"][-1]
     body = {"model": "tiny", "input": [item, SAID[0]]}
     headers = {"authorization": f"Bearer {house.globex.key}"}
     for path in ("/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"):
@@ -83,7 +83,7 @@ def sealed() -> SealedItems:
     return SealedItems(Cipher([ContentKey(b"k" * 32)]))
 
 
-def opened(sealed: SealedItems, content: str, project: str = "proj_a", base: str = "tiny") -> str | None:
+def open_summary(sealed: SealedItems, content: str, project: str = "proj_a", base: str = "tiny") -> str | None:
     try:
         return sealed.open(content, project, base, "compaction", "path")
     except InvalidRequest as refused:
@@ -93,10 +93,10 @@ def opened(sealed: SealedItems, content: str, project: str = "proj_a", base: str
 
 def test_nothing_but_what_was_sealed_here_is_opened(sealed: SealedItems, full: bool) -> None:
     content = sealed.seal("a summary of what was said", "proj_a", "tiny", "compaction")
-    assert opened(sealed, content) == "a summary of what was said"
-    assert opened(sealed, content, project="proj_b") is None
-    assert opened(sealed, content, base="other") is None
-    assert opened(SealedItems(Cipher([ContentKey(b"x" * 32)])), content) is None
+    assert open_summary(sealed, content) == "a summary of what was said"
+    assert open_summary(sealed, content, project="proj_b") is None
+    assert open_summary(sealed, content, base="other") is None
+    assert open_summary(SealedItems(Cipher([ContentKey(b"x" * 32)])), content) is None
     raw, rng = base64.b64decode(content), random.Random(0)
     for _ in range(FULL_MUTANTS if full else NUM_MUTANTS):
         mutant = bytearray(raw)
@@ -108,10 +108,10 @@ def test_nothing_but_what_was_sealed_here_is_opened(sealed: SealedItems, full: b
             case _:
                 place = rng.randrange(len(mutant))
                 mutant[place:place] = rng.randbytes(rng.randrange(1, 9))
-        assert opened(sealed, base64.b64encode(mutant).decode()) is None
+        assert open_summary(sealed, base64.b64encode(mutant).decode()) is None
     ends = [content + end for end in ("AAAA", "=", "==")]
     for text in ("", "é", "AQ==", "not base64!", content[:-4], *ends, "A" * 1000):
-        assert opened(sealed, text) is None
+        assert open_summary(sealed, text) is None
 
 
 def test_content_that_would_become_huge_costs_little(sealed: SealedItems) -> None:
@@ -122,7 +122,7 @@ def test_content_that_would_become_huge_costs_little(sealed: SealedItems) -> Non
     del bomb
     tracemalloc.start()
     try:
-        assert opened(sealed, content) is None
+        assert open_summary(sealed, content) is None
         assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
     finally:
         tracemalloc.stop()

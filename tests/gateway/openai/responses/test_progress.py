@@ -58,7 +58,7 @@ def cut(rng: random.Random, whole: str) -> list[str]:
     return [whole[start:end] for start, end in zip([0, *ends], [*ends, len(whole)], strict=True)]
 
 
-def token(rng: random.Random) -> Token:
+def random_token(rng: random.Random) -> Token:
     top = rng.randrange(3)
     return Token(rng.randrange(200), 0, TokenLogprobs(-0.5, list(range(top)), [-1.0] * top))
 
@@ -73,7 +73,7 @@ def made_up(
     said = "" if must_call else text(rng)
     if thinks and not must_call:
         said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said
-    pieces = [Piece(0, part, [token(rng)] * rng.randrange(2 * with_logprobs + 1)) for part in cut(rng, said)]
+    pieces = [Piece(0, part, [random_token(rng)] * rng.randrange(2 * with_logprobs + 1)) for part in cut(rng, said)]
     deltas: list[CallDelta] = []
     for index in range(rng.randrange(4) if may_call else 0):
         name = rng.choice(["f", "c", "g", "n__f", "n__c"])
@@ -116,7 +116,7 @@ def reply_to(fields: dict[str, Any], *, num_input: int = 1, thinks: bool = False
     )
 
 
-async def streamed(reply: Reply, pieces: list[list[Piece]], end: Usage | GatewayError, *, is_padded: bool) -> str:
+async def stream_text(reply: Reply, pieces: list[list[Piece]], end: Usage | GatewayError, *, is_padded: bool) -> str:
     events = reply.events(is_padded=is_padded)
     data = b"".join([await events.encode(each) for each in pieces])
     if isinstance(end, GatewayError):
@@ -152,13 +152,13 @@ async def one_stream(rng: random.Random, *, strictly: bool) -> None:
     if fails:
         together = together[: rng.randrange(1, len(together) + 1)]
         error = rng.choice(ERRORS)
-        response = check(read(await streamed(reply, together, error, is_padded=False)), strictly=strictly)
+        response = check(read(await stream_text(reply, together, error, is_padded=False)), strictly=strictly)
         assert response["status"] == "failed"
         assert response["usage"]["output_tokens"] == sum(map(len, together))
         return
     together.append([Piece(0, "", finish_reason="length" if is_cut else "stop", num_tokens=len(pieces))])
     is_padded = rng.random() < 0.2
-    response = check(read(await streamed(reply, together, usage, is_padded=is_padded)), strictly=strictly)
+    response = check(read(await stream_text(reply, together, usage, is_padded=is_padded)), strictly=strictly)
     assert response["status"] == ("incomplete" if is_cut else "completed")
     check(read(await taken_over(rng, reply, together, rng.choice(ERRORS))), strictly=strictly)
     collector = Collector(1, counts_steps=thinks)

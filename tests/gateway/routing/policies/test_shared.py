@@ -9,7 +9,7 @@ from tests.gateway.routing.policies.routes import DOWN, LARGE, SMALL, Routes, an
 from tests.installation.waiting import wait_until
 
 
-def answered(client: httpx.Client, model: str) -> str:
+def route_and_target(client: httpx.Client, model: str) -> str:
     reply = complete(client, model)
     assert reply.status_code == 200, reply.text
     return f"{reply.headers.get('x-lorikeet-route')} {reply.headers.get('x-lorikeet-target')}"
@@ -20,13 +20,17 @@ def test_a_route_for_all_answers_in_each_project_until_that_has_a_name_like_it(
 ) -> None:
     root = {"fallback": {"nodes": [target(DOWN), target(f"{LARGE}:nobody"), target(LARGE)]}}
     made.make_shared("everywhere", root)
-    assert answered(client, "everywhere") == f"everywhere@1 {LARGE}", "an adapter that a project lacks is passed over"
+    assert route_and_target(client, "everywhere") == f"everywhere@1 {LARGE}", (
+        "an adapter that a project lacks is passed over"
+    )
     with another_tenant(dsn_of_all, gateway, "globex") as (theirs, other):
-        assert answered(other, "everywhere") == f"everywhere@1 {LARGE}"
+        assert route_and_target(other, "everywhere") == f"everywhere@1 {LARGE}"
         theirs.make("everywhere", target(SMALL))
-        wait_until(lambda: answered(other, "everywhere") == f"everywhere@1 {SMALL}", "the project's own name answers")
+        wait_until(
+            lambda: route_and_target(other, "everywhere") == f"everywhere@1 {SMALL}", "the project's own name answers"
+        )
         assert theirs.listed().count("everywhere") == 1
-        assert answered(client, "everywhere") == f"everywhere@1 {LARGE}", "for others nothing has changed"
+        assert route_and_target(client, "everywhere") == f"everywhere@1 {LARGE}", "for others nothing has changed"
     reply = complete(client, "everywhere")
     request_id = reply.headers["x-request-id"]
     wait_until(lambda: made.billed(request_id), "the request is in the ledger")
