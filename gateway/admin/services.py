@@ -33,6 +33,7 @@ from gateway.metering.reconcile import Reconciliation
 from gateway.routing.planner import Planner
 from gateway.support.disk import DiskReserve
 from gateway.support.pace import Pace
+from gateway.support.project_threads import ProjectThreads
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
@@ -102,6 +103,10 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     )
     """The rate of requests of each key and person."""
     reports: Reports
+    pattern_threads: ProjectThreads = msgspec.field(
+        default_factory=lambda: ProjectThreads("patterns", "routes with patterns", 1)
+    )
+    """The threads that compile the regular expressions of routes."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     """The exports that this gateway makes now."""
     watchers: Watchers = msgspec.field(default_factory=Watchers)

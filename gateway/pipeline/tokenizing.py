@@ -13,7 +13,7 @@ from gateway.backends.base import Capabilities, Fit, Message, Model, PreparedPro
 from gateway.domain.errors import InvalidRequest
 from gateway.pipeline.bounds import too_long
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, Prompt, RankRequest, TextRequest
-from gateway.pipeline.tokenizing_threads import TokenizingThreads
+from gateway.support.project_threads import ProjectThreads
 from gateway.text.pairs import QueryTooLong, encode_pair, encode_pair_by_template
 
 THREAD_ABOVE_CHARS = 4096
@@ -40,7 +40,7 @@ class Tokenizing:
     """The tokenizer of prompts for all projects of one gateway process."""
 
     def __init__(self) -> None:
-        self._threads = TokenizingThreads()
+        self._threads = ProjectThreads("tokenizing", "long prompts")
 
     async def prepared_prompt(
         self, account: str, model: Model, request: TextRequest | EmbeddingRequest

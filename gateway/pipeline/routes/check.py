@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from gateway.domain.errors import GatewayError
-from gateway.domain.routing.policy.answers import MAX_ANSWER_CHARS, matches_schema
+from gateway.domain.routing.policy.answers import MAX_ANSWER_CHARS, all_match_schema
 from gateway.domain.routing.policy.document import Accept
 from gateway.pipeline.collected import Answer, Collected
-from gateway.support.patterns import has_match
+from gateway.support.patterns import all_match
+from gateway.support.project_threads import ProjectThreads
 
 THREAD_ABOVE_CHARS = 4096
-"""The number of characters above which an answer is checked in a thread, so that streams are not delayed."""
+"""The number of characters above which the log-probabilities of an answer are checked in a thread, so that streams are
+not delayed."""
 
 
 class NotAccepted(GatewayError):
@@ -20,29 +20,33 @@ class NotAccepted(GatewayError):
     code = "answer_not_accepted"
 
 
-async def is_accepted(accept: Accept, collected: Collected) -> bool:
+async def is_accepted(threads: ProjectThreads, project_id: str, accept: Accept, collected: Collected) -> bool:
     """Tell whether every choice of an answer passes a check.
 
     A choice that calls tools has no text to check, so its log-probabilities alone count.
+
+    threads: for checks that take longer than a glance, as schemas and patterns may: who wrote them chose the time.
+    project_id: the id of the project whose turn is taken there.
+
+    Raises LimitReached: when too many answers of the project are being checked.
     """
-    if sum(len(each.text) for each in collected.answers) > THREAD_ABOVE_CHARS:
-        return await asyncio.to_thread(_all_accepted, accept, collected)
+    is_long = sum(len(each.text) for each in collected.answers) > THREAD_ABOVE_CHARS
+    if is_long or accept.schema is not None or accept.regex is not None:
+        return await threads.run(project_id, _all_accepted, accept, collected)
     return _all_accepted(accept, collected)
 
 
 def _all_accepted(accept: Accept, collected: Collected) -> bool:
-    return all(_is_accepted(accept, each) for each in collected.answers)
-
-
-def _is_accepted(accept: Accept, answer: Answer) -> bool:
-    if not answer.calls:
-        if len(answer.text) > MAX_ANSWER_CHARS:
+    texts = [each.text for each in collected.answers if not each.calls]
+    if any(len(text) > MAX_ANSWER_CHARS for text in texts):
+        return False
+    if accept.schema is not None and not all_match_schema(texts, accept.schema):
+        return False
+    if accept.min_logprob is not None:
+        means = map(mean_logprob, collected.answers)
+        if any(mean is None or mean < accept.min_logprob for mean in means):
             return False
-        if accept.schema is not None and not matches_schema(answer.text, accept.schema):
-            return False
-        if accept.regex is not None and not has_match(accept.regex, answer.text):
-            return False
-    return accept.min_logprob is None or ((mean := mean_logprob(answer)) is not None and mean >= accept.min_logprob)
+    return accept.regex is None or not texts or all_match(accept.regex, texts)
 
 
 def mean_logprob(answer: Answer) -> float | None:

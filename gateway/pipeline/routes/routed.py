@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from gateway.domain.errors import GatewayError, ModelNotFound
 from gateway.domain.experiments.shadowing import Outcome as ShadowOutcome
-from gateway.domain.routing.policy.document import USUAL_ERRORS
+from gateway.domain.routing.policy.document import USUAL_ERRORS, Accept
 from gateway.domain.routing.policy.plan import edges_to
 from gateway.metering.meter import Meter
 from gateway.observability.route_metrics import RouteMetrics
+from gateway.pipeline.collected import Collected
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.items.hedged import Hedging
 from gateway.pipeline.placing import PlacedShadow
@@ -34,6 +35,7 @@ from gateway.routing.experiments import RunningExperiment
 from gateway.routing.planner import Planned, Planner
 from gateway.routing.policies import RoutedPolicy
 from gateway.routing.route import Route
+from gateway.support.project_threads import ProjectThreads
 
 ROUTE_HEADER = "x-lorikeet-route"
 """The header of a reply with `<name>@<version>` of the route that chose its target."""
@@ -63,6 +65,7 @@ class RoutedRequests:
         self._metrics = metrics
         self._copy = copy
         self._budgets = Budgets()
+        self._checking = ProjectThreads("checking answers", "requests whose answers are checked")
 
     async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
         """Return the first target of a policy, for a request that has no second try.
@@ -128,7 +131,7 @@ class RoutedRequests:
         try:
             if accept is None:
                 await run.begin(bound_s, steps.follows, give_up)
-            elif await is_accepted(accept, await run.begin_whole(bound_s, steps.follows, give_up)):
+            elif await self._is_accepted(context, accept, await run.begin_whole(bound_s, steps.follows, give_up)):
                 run.serve_whole()
             else:
                 raise NotAccepted("The answer was not accepted.")
@@ -151,6 +154,9 @@ class RoutedRequests:
             raise
         run.serves()
         return run
+
+    async def _is_accepted(self, context: RequestContext, accept: Accept, collected: Collected) -> bool:
+        return await is_accepted(self._checking, context.principal.project_id, accept, collected)
 
     def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
         """Tell whether a further round may begin after a wait.

@@ -12,7 +12,7 @@ from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, un
 from gateway.domain.errors import InvalidRequest, LimitReached
 from gateway.pipeline.requests import Conversation, FieldNames, Prompt, TextRequest
 from gateway.pipeline.tokenizing import Tokenizing
-from gateway.pipeline.tokenizing_threads import MAX_WAITING, TokenizingThreads
+from gateway.support.project_threads import MAX_WAITING, ProjectThreads
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.model_folder import make_model_folder
@@ -133,7 +133,7 @@ class Jobs:
 
 
 async def test_a_project_has_one_place_and_others_pass_it_by() -> None:
-    threads, jobs = TokenizingThreads(2), Jobs()
+    threads, jobs = ProjectThreads("tokenizing", "long prompts", 2), Jobs()
     greedy = [asyncio.create_task(threads.run("greedy", jobs.work)) for _ in range(10)]
     await asyncio.sleep(0)
     async with asyncio.timeout(PATIENCE_S):
@@ -145,7 +145,7 @@ async def test_a_project_has_one_place_and_others_pass_it_by() -> None:
 
 
 async def test_whoever_stops_waiting_does_not_free_the_place_of_a_job_that_runs() -> None:
-    threads, jobs = TokenizingThreads(4), Jobs()
+    threads, jobs = ProjectThreads("tokenizing", "long prompts", 4), Jobs()
     for _ in range(3):
         left = asyncio.create_task(threads.run("greedy", jobs.work))
         assert await asyncio.to_thread(jobs.begun.wait, PATIENCE_S)
@@ -161,7 +161,7 @@ async def test_whoever_stops_waiting_does_not_free_the_place_of_a_job_that_runs(
 
 
 async def test_of_a_project_no_more_wait_than_may() -> None:
-    threads, jobs = TokenizingThreads(1), Jobs()
+    threads, jobs = ProjectThreads("tokenizing", "long prompts", 1), Jobs()
     waiting = [asyncio.create_task(threads.run("greedy", jobs.work)) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(LimitReached) as refused:

@@ -6,6 +6,7 @@ elsewhere, by an engine whose time is linear.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ MAX_ANSWER_CHARS = 1 << 20
 """The most characters of an answer that is checked; a longer answer is rejected."""
 
 MAX_COMPARISONS = 200_000
-"""The most comparisons of one check; an answer that needs more is rejected."""
+"""The most comparisons of one check of all choices of an answer; an answer that needs more is rejected."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -102,12 +103,17 @@ def _dict(schema: dict[str, Any], word: str) -> list[tuple[str, object]]:
     return list(schema.get(word, {}).items())
 
 
-def matches_schema(text: str, schema: dict[str, Any]) -> bool:
-    """Tell whether a text is JSON that a schema without faults allows."""
+def all_match_schema(texts: Sequence[str], schema: dict[str, Any]) -> bool:
+    """Tell whether each text is JSON that a schema without faults allows."""
+    check = _Check()
+    return all(_matches(check, text, schema) for text in texts)
+
+
+def _matches(check: _Check, text: str, schema: dict[str, Any]) -> bool:
     if len(text) > MAX_ANSWER_CHARS:
         return False
     try:
-        return _Check().allows(schema, msgspec.json.decode(text.strip().encode()))
+        return check.allows(schema, msgspec.json.decode(text.strip().encode()))
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return False
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.domain.routing.policy.answers import MAX_ANSWER_CHARS, MAX_SCHEMA_DEPTH, matches_schema, schema_fault
+from gateway.domain.routing.policy.answers import MAX_ANSWER_CHARS, MAX_SCHEMA_DEPTH, all_match_schema, schema_fault
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 1.0, -2.5, "", "a", "abc"),
@@ -51,14 +51,14 @@ def test_random_schemas_allow_what_json_schema_says() -> None:
         schema, value = random_schema(draw), draw.choice(VALUES)
         assert schema_fault(schema) is None
         allowed = jsonschema.Draft202012Validator(schema).is_valid(value)
-        assert matches_schema(f" {json.dumps(value)}\n", schema) == allowed, (schema, value)
+        assert all_match_schema([f" {json.dumps(value)}\n"], schema) == allowed, (schema, value)
         num_allowed += allowed
     assert 400 < num_allowed < 1_600  # both answers were given
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{} {}", "[" * 100_000, '"' + "a" * MAX_ANSWER_CHARS + '"'])
 def test_what_is_no_json_or_too_long_is_not_accepted(text: str) -> None:
-    assert not matches_schema(text, {})
+    assert not all_match_schema([text], {})
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,12 @@ def test_schemas_are_bounded_and_so_is_the_time_of_a_check() -> None:
     wide = {"items": {"anyOf": [{"const": [1, 2, number]} for number in range(1_000)]}}
     text = json.dumps([[1, 2, -1]] * 50_000)
     started_s = time.process_time()
-    assert not matches_schema(text, wide)
+    assert not all_match_schema([text], wide)
     assert time.process_time() - started_s < 2.0
+
+
+def test_all_choices_of_an_answer_share_the_comparisons_of_one_check() -> None:
+    schema = {"items": {"enum": list(range(1_500))}}
+    text = json.dumps([1_499] * 100)
+    assert all_match_schema([text], schema)
+    assert not all_match_schema([text, text], schema)

@@ -1,6 +1,6 @@
-"""Threads for tokenizing, in which projects take turns: each has one place.
+"""Threads in which projects take turns: each has one place.
 
-A project with many long prompts so keeps no other project waiting. Knows nothing about text.
+A project with much work, such as many long prompts, so keeps no other project waiting. Knows nothing of the work.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ MAX_WAITING = 64
 """The most jobs of one project, including the one that runs."""
 
 
-class TokenizingThreads:
-    """The threads that tokenize in one gateway process, shared fairly by projects.
+class ProjectThreads:
+    """The threads of one gateway process for one kind of work, shared fairly by projects.
 
     At most one job of each project is with the threads, which serve in the order of arrival, so projects take turns; a
     project's further jobs wait here.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
-        self._threads = ThreadPoolExecutor(num_threads or os.cpu_count() or 1, "tokenizing")
+    def __init__(self, kind: str, what: str, num_threads: int | None = None) -> None:
+        """Prepare the threads.
+
+        kind: the name of the threads. what: the name of what a project sends too much of, for the refusal.
+        """
+        self._what = what
+        self._threads = ThreadPoolExecutor(num_threads or os.cpu_count() or 1, kind)
         self._places: dict[str, asyncio.Lock] = {}
         self._num_jobs: Counter[str] = Counter()
 
@@ -39,7 +44,7 @@ class TokenizingThreads:
         """
         if self._num_jobs[project_id] >= MAX_WAITING:
             raise LimitReached(
-                "This project has sent too many long prompts at once. Send fewer at a time.", retry_after_s=1.0
+                f"This project has sent too many {self._what} at once. Send fewer at a time.", retry_after_s=1.0
             )
         place = self._places.setdefault(project_id, asyncio.Lock())
         self._num_jobs[project_id] += 1
