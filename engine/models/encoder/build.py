@@ -155,7 +155,8 @@ def _by_transformers(
             score = model(**inputs).logits[0].float() if config.task.scored_by else hidden.new_zeros(1)
             found.append((hidden, score))
     except Exception as error:  # whatever a model's code raises where its config contradicts itself
-        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None
+        reason = str(error)[:300]
+        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text by this config.json: {reason}") from None
     finally:
         model.set_attn_implementation(STEPS)
     return found

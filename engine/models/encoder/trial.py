@@ -79,7 +79,8 @@ def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters
     except UnsupportedModel:
         raise
     except Exception as error:  # whatever a model's code raises
-        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None
+        reason = str(error)[:300]
+        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text by this config.json: {reason}") from None
     finally:
         adapters.calls = None
         model.set_attn_implementation(STEPS)

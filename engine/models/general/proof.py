@@ -74,7 +74,8 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         model.set_attn_implementation("eager")
         expected = [model(input_ids=text[None], use_cache=False).logits[0].float() for text in texts]
     except Exception as error:  # whatever a model's code raises where its config contradicts itself
-        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None
+        reason = str(error)[:300]
+        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text by this config.json: {reason}") from None
     finally:
         model.set_attn_implementation(STEPS)
     if not all(bool(logits.isfinite().all()) for logits in expected):

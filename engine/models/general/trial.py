@@ -78,7 +78,8 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
         raise
     except Exception as error:  # whatever a model's code raises where it cannot do without a cache of its own
         name = type(model).__name__
-        raise UnsupportedModel(f"{name} cannot compute a text over our cache: {str(error)[:300]}") from None
+        reason = str(error)[:300]
+        raise UnsupportedModel(f"{name} cannot compute a text over our cache by this config.json: {reason}") from None
     finally:
         adapters.calls = None
         model.set_attn_implementation(STEPS)

@@ -144,6 +144,7 @@ def test_both_ways_agree_on_a_family_that_has_both(family: str, tmp_path: Path) 
         ("starcoder2", {"num_hidden_layers": 4}, "the checkpoint lacks model.layers.3"),
         ("starcoder2", {"num_hidden_layers": 2}, "tensors the config does not explain: model.layers.2"),
         ("starcoder2", {"intermediate_size": 95}, "other shapes"),
+        ("deepseek_v3", {"n_group": 3}, "cannot compute a text over our cache by this config.json"),
         ("bloom", {"n_layer": 3, "n_head": 6}, "attention interface"),
     ],
 )
