@@ -8,12 +8,18 @@ replacing a trigger locks its table, and gateways of the same schema may be runn
 Everything that was applied is remembered with its SHA-256. A database that is newer than this code, and a file that was
 edited after it was applied, are refused before anything is changed. Concurrent runs wait for each other.
 
+Gateways may be at work meanwhile. A change of a table waits until nobody uses the table, and others who want it wait
+behind the change. So a change waits for a moment only; then the whole transaction gives way, before a deadlock ends one
+of a gateway's, and begins again.
+
 If gateways have a role of their own, the role gets its rights in the same transaction, each time: a restored database
 has none.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +27,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from gateway.db.conversion import convert
+from gateway.db.pool import CONFLICTS
 from gateway.db.roles import grant_to_runtime
 from gateway.db.schema_files import (
     BASELINE,
@@ -39,7 +46,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MIGRATIONS", "MigrationRefused", "NewerDatabase", "migrate", "missing_scripts", "read_migrations"]
 
+PATIENCE_S = 120.0
+"""Seconds for which a migration gives way to transactions that hold its tables, and is tried again."""
+
+REST_S = (0.1, 0.6)
+"""The least and the most seconds between two tries."""
+
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
+# Less than the second after which PostgreSQL looks for deadlocks.
+_GIVE_WAY = "SET LOCAL lock_timeout = '400ms'"
 _CREATE_LEDGER = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
         name        text PRIMARY KEY,
@@ -61,21 +76,32 @@ async def migrate(
     *,
     runtime: str | None = None,
     also: Callable[[Connection], Awaitable[object]] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> list[str]:
     """Apply the missing scripts; return the names of those that were applied, oldest first.
 
     dsn_or_conn: the connection of the role that owns the tables.
     runtime: the name of the role of gateways, where they have their own.
-    also: called in the same transaction, so that nobody sees the new schema without what it makes.
+    also: called in the same transaction, so that nobody sees the new schema without what it makes; called again where
+    the transaction began again.
+    patience_s: the seconds after which the tables must be free of other transactions.
 
-    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; and when
-    the role of gateways has the rights of the owner.
+    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; when the
+    role of gateways has the rights of the owner; and when other transactions hold the tables all the time.
     """
+
+    async def run(conn: Connection) -> list[str]:
+        await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
+        try:
+            return await _migrate(conn, read_migrations(folder), runtime, also, patience_s)
+        finally:
+            await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)
+
     if not isinstance(dsn_or_conn, str):
-        return await _migrate(dsn_or_conn, read_migrations(folder), runtime, also)
+        return await run(dsn_or_conn)
     connection = await asyncpg.connect(dsn_or_conn)
     try:
-        return await _migrate(connection, read_migrations(folder), runtime, also)
+        return await run(connection)
     finally:
         await connection.close()
 
@@ -105,23 +131,38 @@ async def _migrate(
     migrations: list[Script],
     runtime: str | None,
     also: Callable[[Connection], Awaitable[object]] | None,
+    patience_s: float,
 ) -> list[str]:
-    await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
-    try:
-        async with conn.transaction():
-            applied = await _apply_tables(conn, migrations)
-            functions = read_functions()
-            if applied or await conn.fetchval(_SELECT_FUNCTIONS) != functions.sha256:
-                await conn.execute(functions.sql)
-                await _record_migration(conn, functions)
-                applied = applied or [functions.name]
-            if runtime is not None:
-                await grant_to_runtime(conn, runtime)
-            if also is not None:
-                await also(conn)
-            return applied
-    finally:
-        await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)
+    """Apply the missing scripts in one transaction, and begin again wherever it has to give way."""
+    loop = asyncio.get_running_loop()
+    given_up_s = loop.time() + patience_s
+    while True:
+        try:
+            async with conn.transaction():
+                await conn.execute(_GIVE_WAY)
+                applied = await _apply(conn, migrations, runtime)
+                if also is not None:
+                    await also(conn)
+                return applied
+        except CONFLICTS as error:
+            if loop.time() >= given_up_s:
+                raise MigrationRefused(
+                    f"other transactions have held the tables for {patience_s:.0f} s, such as a backup or a report: "
+                    f"nothing was changed, try again when they have ended ({error})"
+                ) from error
+            await asyncio.sleep(random.uniform(*REST_S))  # noqa: S311 - no secret
+
+
+async def _apply(conn: Connection, migrations: list[Script], runtime: str | None) -> list[str]:
+    applied = await _apply_tables(conn, migrations)
+    functions = read_functions()
+    if applied or await conn.fetchval(_SELECT_FUNCTIONS) != functions.sha256:
+        await conn.execute(functions.sql)
+        await _record_migration(conn, functions)
+        applied = applied or [functions.name]
+    if runtime is not None:
+        await grant_to_runtime(conn, runtime)
+    return applied
 
 
 async def _apply_tables(conn: Connection, migrations: list[Script]) -> list[str]:

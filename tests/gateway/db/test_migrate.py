@@ -154,3 +154,40 @@ async def test_a_migration_that_comes_late_is_refused(dsn: str, folder: Path) ->
     (folder / "0102_second.sql").write_text("SELECT 1")
     with pytest.raises(MigrationRefused, match="0102_second comes before one that is already applied"):
         await migrate(dsn, folder)
+
+
+LATER = "ALTER TABLE organizations ADD COLUMN one integer; ALTER TABLE projects ADD COLUMN two integer;"
+_IS_HELD_UP = """
+    SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'projects'::regclass
+                   AND mode = 'AccessExclusiveLock')
+"""
+
+
+async def test_a_migration_gives_way_to_transactions_that_use_its_tables(dsn: str, folder: Path) -> None:
+    """One of both would end in a deadlock, and it is not known which."""
+    (folder / "9998_later.sql").write_text(LATER)
+    other = await asyncpg.connect(dsn)
+    try:
+        async with other.transaction():
+            await other.execute("LOCK TABLE projects IN ROW EXCLUSIVE MODE")
+            migrating = asyncio.create_task(migrate(dsn, folder))
+            async with asyncio.timeout(PATIENCE_S):
+                while not await other.fetchval(_IS_HELD_UP):
+                    assert not migrating.done()
+            await other.execute("LOCK TABLE organizations IN ROW EXCLUSIVE MODE")  # which the migration has
+    finally:
+        await other.close()
+    assert await migrating == ["9998_later"]
+
+
+async def test_a_migration_whose_tables_are_never_free_is_refused_and_changes_nothing(dsn: str, folder: Path) -> None:
+    (folder / "9998_later.sql").write_text(LATER)
+    other = await asyncpg.connect(dsn)
+    try:
+        async with other.transaction():
+            await other.execute("LOCK TABLE projects IN ACCESS SHARE MODE")  # as a backup does
+            with pytest.raises(MigrationRefused, match="other transactions have held the tables for 1 s"):
+                await migrate(dsn, folder, patience_s=1.0)
+    finally:
+        await other.close()
+    assert await migrate(dsn) == [], "the schema is that of this code"
