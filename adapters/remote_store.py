@@ -115,7 +115,7 @@ class RemoteStore(AdapterStore):
             return folder
 
     def holds(self, digest: str) -> bool:
-        """Tell whether the bucket has content of this digest, without fetching it; False for what is no digest."""
+        """Tell whether the bucket has content of this digest; the content is not fetched. False for any other text."""
         if not is_digest(digest):
             return False
         with _failures("read"):

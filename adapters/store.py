@@ -195,7 +195,7 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def check_content(folder: Path, digest: str) -> None:
-    """Check that a folder of the store holds what its digest says.
+    """Check that a folder of the store holds the content that its digest stands for.
 
     Raises AdapterDamaged: when the content is another or cannot be read.
     """

@@ -163,7 +163,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class BatchTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The terms of a request in the batch band, which is computed in what interactive requests leave of each step."""
+    """The terms of a request in the batch band: it gets the part of each step that interactive requests leave."""
 
     slack_s: float | None = None
     """Seconds that the work of which the request is a part can still rest and meet its deadline: the time to the

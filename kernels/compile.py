@@ -96,7 +96,7 @@ def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
 
 
 def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
-    """Compile the named targets' launches in whose label one of the regular expressions in `only` is found.
+    """Compile the launches of the named targets whose label matches one of the regular expressions in `only`.
 
     Yields (label, launch, resources) of each.
     """

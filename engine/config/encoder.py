@@ -27,7 +27,7 @@ _REFUSED = {
 def encoder_config(folder: Path, raw: Mapping[str, Any], task: Task) -> ModelConfig:
     """Return the configuration of an encoder.
 
-    Raises UnsupportedModel: for what is not computed, by the key of the config.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     for key, why in _REFUSED.items():
         if raw.get(key):

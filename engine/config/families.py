@@ -76,7 +76,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     fields: Callable[[Raw], Raw] = lambda raw: {}
     """The function that returns fields of `ModelConfig`, beside those that are read alike for all families.
 
-    Raises UnsupportedModel: for what cannot be computed, naming the key.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     rotates_partly: bool = False
     """True if a config may have a part of each head rotated."""

@@ -46,7 +46,7 @@ MOST_LAYERS = 999  # as many as names of modules are read for
 def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
     """Return the configuration of a model that transformers computes.
 
-    Raises UnsupportedModel: for what this path does not compute, by the key of the config.
+    Raises UnsupportedModel: when a key asks for something that this path does not compute; the error names the key.
     """
     for key, why in _REFUSED.items():
         if raw.get(key):

@@ -20,7 +20,7 @@ def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
 
     is_grouped: as for `Recurrence`.
 
-    Raises UnsupportedModel: for what cannot be computed, naming the key.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     period, num_layers = whole_number(raw, "full_attention_interval"), raw["num_hidden_layers"]
     usual = ["linear_attention" if (layer + 1) % period else "full_attention" for layer in range(num_layers)]
@@ -43,7 +43,7 @@ def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
 def granite_recurrence(raw: Raw) -> Recurrence | None:
     """Return the layers of Granite 4 that are Mamba-2's; None where all layers attend.
 
-    Raises UnsupportedModel: for what cannot be computed, naming the key.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     layers = _recurrent_layers(
         raw, ("layer_types", "layers_block_type"), ["linear_attention"] * raw["num_hidden_layers"]

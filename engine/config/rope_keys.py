@@ -15,7 +15,7 @@ KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 def rope_of(raw: Raw) -> RopeParameters:
     """Read `rope_parameters` (transformers 5), or else `rope_theta` with `rope_scaling` (transformers 4).
 
-    Raises UnsupportedModel: for what is not computed, naming the key.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     return _rope(raw, scaling_of(raw))
 
@@ -52,7 +52,7 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
 
     local_theta: the base of the angles of layers with a window, where the config has one object.
 
-    Raises UnsupportedModel: for what is not computed, naming the key.
+    Raises UnsupportedModel: when a key asks for something that the engine does not compute; the error names the key.
     """
     _check_one(raw)
     given = raw.get("rope_parameters")

@@ -83,7 +83,7 @@ class Slots:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes taken, of max_bytes."""
+        """The bytes that adapters take, at most max_bytes."""
         return sum(slot.num_bytes for slot in self)
 
     def num_held_bytes(self, now_s: float, *, for_batch: bool = False) -> int:

@@ -121,7 +121,7 @@ class BatchWork:
 
     @property
     def is_in_the_way(self) -> bool:
-        """Tell whether interactive requests lack what sequences hold whose step has not ended."""
+        """Tell whether interactive requests wait for memory that batch sequences hold until their step ends."""
         return self._must_wait
 
     def begin_step(self, paused: Plan | None = None) -> None:

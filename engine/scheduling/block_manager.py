@@ -134,9 +134,9 @@ class BlockManager:
         return True
 
     def _covered(self, sequence: Sequence, end: int) -> list[int]:
-        """Return how many blocks of each table a sequence starts with, those of the past included.
+        """Return how many blocks of each table a sequence starts with, blocks that no window reaches included.
 
-        end: the number of blocks of its cached prefix.
+        end: the number of blocks of the cached prefix.
         """
         num_blocks = self._num_blocks_for(len(sequence.token_ids))
         if not self._has_windows:

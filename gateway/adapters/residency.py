@@ -83,8 +83,8 @@ class Residency(Worker):
     async def load(self, wanted: Collection[Wanted]) -> frozenset[Wanted]:
         """Load adapters on every engine of their bases that is ready, to be pinned soon.
 
-        Return the adapters that an engine refused or did not load in time, and those for whose base no engine is
-        ready.
+        Return the adapters that an engine refused or did not load in time, and those whose base no ready engine
+        serves.
         """
         now_s = asyncio.get_running_loop().time()
         self._asked = {each: until_s for each, until_s in self._asked.items() if until_s > now_s}

@@ -61,7 +61,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 def wait_of(error: GatewayError) -> BatchWait:
-    """Return the wait of a batch for whose lines an error of this kind has to pass first."""
+    """Return the reason why a batch waits, whose lines cannot run while they get this error."""
     return BatchWait(error.code or error.type, error.message)
 
 

@@ -38,7 +38,7 @@ class Collector:
     """The collector of one prompt's items, which puts choices together."""
 
     def __init__(self, num_choices: int, *, counts_steps: bool = False) -> None:
-        """Initialize without items. counts_steps: True: answers have their `steps`."""
+        """Prepare to collect items. counts_steps: True: answers have their `steps`."""
         self._answers = [Answer() for _ in range(num_choices)]
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
         self._lengths = [0] * num_choices

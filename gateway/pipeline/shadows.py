@@ -116,7 +116,7 @@ class Shadows:
 
         admit: raises as `Pipeline.complete`.
         has_room: tells whether a target has room to spare.
-        outcomes: counts copies by what became of them.
+        outcomes: counts copies by their outcome.
         max_running: the most copies that run at once; 0: none runs.
         """
         self._admit = admit

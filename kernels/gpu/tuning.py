@@ -1,4 +1,4 @@
-"""Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
+"""Sizes of the blocks that kernels work in: rules for any shape, and a table of sizes that were measured to be better.
 
 The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel, shape, dtype: fields}}.
 Nothing here depends on a batch's contents. The sizes that shape a sum (`ShrinkSums`, the splits of decodes) do not
@@ -92,27 +92,27 @@ def device_name(device: torch.device) -> str:
 
 
 def shrink_sums_key(in_features: int, dtype: torch.dtype) -> str:
-    """Return the key of `shrink_sums` in the table of what was measured."""
+    """Return the key of `shrink_sums` in the table of measured sizes."""
     return f"shrink in={in_features} {_name(dtype)}"
 
 
 def shrink_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
-    """Return the key of `shrink_blocks` in the table of what was measured."""
+    """Return the key of `shrink_blocks` in the table of measured sizes."""
     return f"shrink in={in_features} rows={block_m} {_name(dtype)}"
 
 
 def expand_key(out_features: int, block_m: int, dtype: torch.dtype) -> str:
-    """Return the key of the blocks of an expand in the table of what was measured."""
+    """Return the key of the blocks of an expand in the table of measured sizes."""
     return f"expand out={out_features} rows={block_m} {_name(dtype)}"
 
 
 def activate_key(width: int, block_m: int, dtype: torch.dtype) -> str:
-    """Return the key of the blocks of an expand that activates in the table of what was measured."""
+    """Return the key of the blocks of an expand that activates in the table of measured sizes."""
     return f"activate out={width} rows={block_m} {_name(dtype)}"
 
 
 def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
-    """Return the key of `decode_blocks` in the table of what was measured.
+    """Return the key of `decode_blocks` in the table of measured sizes.
 
     group: the query heads that share a head of keys and values.
     """
@@ -120,7 +120,7 @@ def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
 
 
 def prefill_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
-    """Return the key of `prefill_blocks` in the table of what was measured.
+    """Return the key of `prefill_blocks` in the table of measured sizes.
 
     group: the query heads that share a head of keys and values.
     """
@@ -180,7 +180,7 @@ def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.d
 
 
 def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
-    """Return the key of a grouped product's blocks in the table of what was measured."""
+    """Return the key of a grouped product's blocks in the table of measured sizes."""
     return f"grouped in={in_features} rows={block_m} {_name(dtype)}"
 
 

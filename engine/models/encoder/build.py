@@ -72,7 +72,7 @@ def load_encoder(
 
     find_first: returns the number of a text's first position.
 
-    Raises UnsupportedModel: for what is missing, by key or name.
+    Raises UnsupportedModel: when something is missing; the error names the key or the tensor.
     """
     folder = Path(model_dir)
     if dtype != torch.float32 and sum(math.prod(shape) for _, shape in tensors_of(folder)) <= MOST_IN_FLOAT32:

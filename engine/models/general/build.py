@@ -33,7 +33,7 @@ class GeneralModel(NamedTuple):
 def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> GeneralModel:
     """Load a model, and prove by sample texts that the engine computes what transformers does.
 
-    Raises UnsupportedModel: for what is missing, by key or name.
+    Raises UnsupportedModel: when something is missing; the error names the key or the tensor.
     """
     folder = Path(model_dir)
     theirs = read_config(folder, config.family)

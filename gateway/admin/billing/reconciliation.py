@@ -49,7 +49,7 @@ class WriteOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WrittenOff(msgspec.Struct, frozen=True):
-    """A lost journal for whose usage nobody waits any longer."""
+    """A lost journal whose usage is no longer waited for."""
 
     id: str
     open_requests: int

@@ -55,8 +55,8 @@ class SetLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api_key_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     """The API key to which the limit applies; null for all keys of the project."""
     alert_percents: Annotated[tuple[Percent, ...], Meta(max_length=10)] | UnsetType = UNSET
-    """Percentages of max at whose crossing webhooks are called. By default these are 80 and 100 for a limit with a
-    window."""
+    """Percentages of max: webhooks are called when one of them is crossed. By default these are 80 and 100 for a limit
+    with a window."""
 
 
 class LimitOut(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     public_keys: list[str]
     """The public keys whose holders may connect to engines from now on."""
     kept: list[str] | None
-    """The replicas for whose engines resources stay free; None: the same replicas as in the last message."""
+    """The replicas whose engines' resources stay free; None: the same replicas as in the last message."""
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True):

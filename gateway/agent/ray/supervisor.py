@@ -57,7 +57,7 @@ class NodeEngines(msgspec.Struct, frozen=True):
 class Supervisor:
     """Supervises the engines of one node.
 
-    replica_id: the replica for whose engine Ray keeps resources here; "" if the supervisor only looks.
+    replica_id: the replica whose engine's resources Ray keeps here; "" if the supervisor only looks.
     """
 
     def __init__(self, setup: Setup, replica_id: str = "") -> None:

@@ -22,7 +22,7 @@ def reply_id(prefix: str, request_id: str) -> str:
 
 
 def request_of(reply: str) -> str:
-    """Return the id of the request from whose id a reply's id was made."""
+    """Return the id of the request that a reply's id was made from."""
     return f"req_{reply.partition('-')[2][:ID_CHARS]}"
 
 

@@ -95,9 +95,9 @@ class Steps:
         return True
 
     def _next(self, kind: Outcome | None) -> int | None:
-        """Return the number of the step that follows an outcome; None where none does, or may.
+        """Return the number of the step that follows an outcome; None where no step follows, or no more may be taken.
 
-        kind: the kind of the error; None: one after which nothing follows.
+        kind: the kind of the error; None: an error after which no step follows.
         """
         following = None if kind is None else self._steps[self.number].then.get(kind)
         if following is None or not (wait_ms := self._steps[following].wait_ms):

@@ -18,9 +18,10 @@ USER_PRESENT, USER_VERIFIED, HAS_KEY = 1, 4, 64
 
 
 class Device:
-    """A virtual authenticator with one passkey, and the browser in front of it. Changed fields make it lie.
+    """A virtual authenticator with one passkey, and the browser in front of it. Tests change fields to make it lie.
 
-    flags: what it says of its user. counter: the number of its last signature.
+    flags: the flags of the device's replies, such as that the user was verified.
+    counter: the number of the last signature.
     """
 
     def __init__(self) -> None:

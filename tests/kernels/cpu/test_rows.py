@@ -35,8 +35,8 @@ def poisoned(count: int) -> tuple[Tensor, Tensor]:
 
 
 def on_all_paths(library: NativeLibrary, count: int, call: Callable[[int, Tensor], None]) -> Tensor:
-    """Return the result of all paths of the library, after checking that they have the same bits and write nothing
-    around.
+    """Return the result of all paths of the library, after checking that all have the same bits and that
+    none writes outside of its result.
     """
     results = []
     for path in range(len(library.paths)):
