@@ -135,7 +135,7 @@ def _classifier_pooling(raw: Mapping[str, Any]) -> Literal["cls", "mean"]:
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str]:
-    """Return the texts that go before a text by their names, and the name of the one that always does, or ""."""
+    """Return the prompts that the model puts before texts, by name, and the name of the default one; "" without one."""
     given = _read(folder / PROMPTS, dict) or {}
     prompts, default = given.get("prompts") or {}, given.get("default_prompt_name") or ""
     if not isinstance(prompts, dict) or len(prompts) > MAX_PROMPTS or not isinstance(default, str):

@@ -116,7 +116,7 @@ class BatchWork:
 
     @property
     def delays(self) -> bool:
-        """Tell whether an interactive request gets what it lacks as soon as the step that pauses has ended."""
+        """Tell whether the end of the pausing step gives an interactive request the memory that it lacks."""
         return self._must_wait and bool(self._paused)
 
     @property

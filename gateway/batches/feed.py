@@ -23,7 +23,7 @@ FOREIGN_AT_ONCE = 4
 """The most lines that run at once at a pool whose servers give no credit."""
 
 WAITS_S = 5.0
-"""Seconds for which a batch counts as one that waits, from its last line that got no place. A slow database may keep it
+"""Seconds for which a batch counts as waiting, from its last line that got no place. A slow database may keep it
 from asking again for a while, in which those that are due later must not take its place."""
 
 HOLDS_S = 0.25

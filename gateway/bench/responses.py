@@ -109,7 +109,7 @@ async def per_token_us(installation: Installation, args: argparse.Namespace, rng
 async def latencies(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
     """Return the median milliseconds for which a client waits for one token, by kind.
 
-    Return as well how much longer that is than for the chat that was asked just before or after.
+    Return as well the difference from the chat that was asked just before or after.
     """
     connection = await connect("127.0.0.1", installation.ports[0])
     took_s: dict[str, list[float]] = {kind: [] for kind in KINDS}

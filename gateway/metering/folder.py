@@ -91,7 +91,7 @@ class JournalFolder:
 
         Raises OSError: when the file cannot be made.
         """
-        taken = [int(path.stem) for path in (*self.segments(), *spent_in(self.path))]
+        taken = [int(path.stem) for path in (*self.segments(), *spent_segments_in(self.path))]
         number = max(taken, default=0) + 1
         return Segment(self.path / f"{number:012}{SUFFIX}")
 
@@ -112,7 +112,7 @@ def segments_in(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
 
 
-def spent_in(path: Path) -> list[Path]:
+def spent_segments_in(path: Path) -> list[Path]:
     """Return the spent segments of a folder, oldest first.
 
     Raises OSError: when the folder cannot be read.
@@ -133,7 +133,7 @@ def put_aside(segment: Path, max_bytes: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         segment.rename(segment.with_suffix(SPENT_SUFFIX))
     num_bytes = 0
-    for path in reversed(spent_in(segment.parent)):
+    for path in reversed(spent_segments_in(segment.parent)):
         num_bytes += path.stat().st_size
         if num_bytes > max_bytes:
             path.unlink()

@@ -26,7 +26,7 @@ from gateway.domain.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.metering.copier import MAX_BATCH
-from gateway.metering.folder import folders_in, segments_in, spent_in
+from gateway.metering.folder import folders_in, segments_in, spent_segments_in
 from gateway.metering.format import Begun, Ended, EndedKey, read_frames
 from gateway.metering.ledger import Attempt, Entry, Ledger
 
@@ -54,7 +54,7 @@ def held_usage(root: Path, database_id: str) -> JournalUsage:
     found: dict[EndedKey, Ended] = {}
     journal_ids, num_foreign = set[str](), 0
     for folder in folders_in(root) if root.is_dir() else []:
-        for path in sorted([*spent_in(folder), *segments_in(folder)], key=lambda path: path.stem):
+        for path in sorted([*spent_segments_in(folder), *segments_in(folder)], key=lambda path: path.stem):
             records = read_frames(path.read_bytes()).records
             begun = [record for record in records if isinstance(record, Begun)]
             if any(record.database_id != database_id for record in begun):

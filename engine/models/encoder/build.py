@@ -87,13 +87,13 @@ def load_encoder(
 def _load(
     folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, find_first: FindFirst
 ) -> EncoderModel:
-    """Load an encoder in a dtype, and prove it."""
+    """Load an encoder in a dtype, and check its results against transformers' own."""
     kind = kind_of(config)
     theirs = read_config(folder, config.family, kind)
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device, kind)
     texts = _texts(theirs.vocab_size, getattr(theirs, "pad_token_id", None), config.max_position, device)
-    types = _types(model, texts)
+    types = _segments(model, texts)
     expected = _by_transformers(model, texts, types, config)
     adapters = StepAdapters()
     linears = adapt_linears(model, adapters)
@@ -131,8 +131,8 @@ def _texts(vocab_size: int, pad_id: int | None, most: int, device: torch.device)
     return [torch.where(text.eq(-1 if pad_id is None else pad_id), (text + 1) % vocab_size, text) for text in texts]
 
 
-def _types(model: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
-    """Return the segments of each text: the first one has two where the model has."""
+def _segments(model: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
+    """Return the segment of each token of each text: the first text has two segments if the model knows two."""
     types = [torch.zeros_like(text) for text in texts]
     takes = "token_type_ids" in inspect.signature(model.base_model.forward).parameters
     if takes and (getattr(model.config, "type_vocab_size", None) or 1) > 1:

@@ -10,7 +10,9 @@ Table = dict[bytes, int]
 
 
 def whole_ends(hashes: list[bytes], tables: Many[Table], nums_seen: Many[int]) -> Iterator[int]:
-    """Yield the numbers of blocks after which all is cached that a token there sees, the largest first.
+    """Yield the numbers of leading blocks with which a sequence can begin, the largest first.
+
+    The cache then has every block that the token after them sees.
 
     hashes: the hashes of a sequence's blocks, from its beginning. nums_seen: for each table the most blocks that a
     token sees before itself. Tables that see all of these are looked through once, from the beginning. From where they

@@ -107,9 +107,10 @@ class Connection(HttpToolsProtocol):
             self._close()
 
     def _refuse(self, reply: bytes) -> None:
-        """Read no more requests. Send a whole reply where it spoils no other one, and close once it can have been read.
+        """Read no more requests, and close the connection after a reply that tells why.
 
-        Requests that have come whole are answered before, and the reply is not sent.
+        While earlier requests are still being answered, the given reply is not sent: the client would take it for one
+        of theirs.
         """
         self._is_refused = True
         cycle = self.cycle

@@ -95,8 +95,6 @@ class SglangAdapters:
     ) -> None:
         """Have an adapter loaded or unloaded by a request to a path with a body.
 
-        A refusal is no error if the adapter is loaded, or unloaded, as was wanted.
-
         is_loaded: the wanted state: True: loaded. A refusal is no error if the adapter is in that state. within_s: the
         most seconds to wait for the answer.
         """
