@@ -55,14 +55,14 @@ async def inspect(
     """
     with ExitStack() as files, ExitStack() as undo:
         job = _open_all(path, into, base, bounds, files, undo)
-        verdict = await _judge(job, bounds, niceness, run)
+        verdict = await _judge_in_sandbox(job, bounds, niceness, run)
         if isinstance(verdict, Rejection):
             raise AdapterRejected(verdict.reasons)
         undo.pop_all()
     return verdict.report
 
 
-async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
+async def _judge_in_sandbox(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
     cpu_s = BASE_CPU_S + bounds.max_bytes // BYTES_PER_CPU_S
     limits = Limits(cpu_s, cpu_s + EXTRA_WALL_S, MEMORY_BYTES, bounds.max_bytes, niceness)
     try:

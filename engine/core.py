@@ -180,7 +180,7 @@ class EngineCore:
             case Abort():
                 self._abort(command)
             case LoadAdapter():
-                self._load(command)
+                self._load_adapter(command)
             case UnloadAdapter(key, evict):
                 if evict:
                     self._unload(key)
@@ -194,7 +194,7 @@ class EngineCore:
             case Wake():
                 pass
 
-    def _load(self, command: LoadAdapter) -> None:
+    def _load_adapter(self, command: LoadAdapter) -> None:
         key = command.digest
         is_resident = self._adapters.pin(key) if command.pin else self._adapters.request(key)
         if command.probe:

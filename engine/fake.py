@@ -186,7 +186,7 @@ class FakeCore:
             case Abort(request_id, num_kept, index):
                 self._abort(request_id, num_kept, index)
             case LoadAdapter(digest, probe=probe):
-                self._load(digest)
+                self._load_adapter(digest)
                 self._mailbox.post(self._probe(digest) if probe else AdapterStatus(digest, True))
             case UnloadAdapter(digest, evict):
                 if evict:
@@ -207,10 +207,10 @@ class FakeCore:
         self._num_prompt_tokens += len(request.prompt_token_ids)
         self._num_cached_tokens += num_cached_tokens
         if request.adapter:
-            self._load(request.adapter)
+            self._load_adapter(request.adapter)
         self._running[request.request_id] = _Running(request, time.monotonic(), num_cached_tokens, [0] * request.n)
 
-    def _load(self, digest: str) -> None:
+    def _load_adapter(self, digest: str) -> None:
         self._num_loads += digest not in self._resident
         self._resident.add(digest)
 

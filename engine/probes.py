@@ -107,13 +107,13 @@ class Probes:
         if key in self._probes:
             return []
         self._probes[key] = _Probe(key, self._clock())
-        return self._compare(self._probes[key]) if is_resident else []
+        return self._generate_both(self._probes[key]) if is_resident else []
 
     def loaded(self, key: str) -> list[GenerateRequest]:
         """Record that the adapter that a probe waits for is resident, and return the requests to run now."""
         probe = self._probes[key]
         probe.load_seconds = self._clock() - probe.since_s
-        return self._compare(probe)
+        return self._generate_both(probe)
 
     def fail(self, key: str, error: EngineError) -> AdapterStatus:
         """End a probe whose adapter will not come, and return its answer."""
@@ -140,10 +140,10 @@ class Probes:
                 side.logprobs += [value for (value,) in struct.iter_unpack("<f", final.embedding)]
             side.error, side.has_ended = final.error, True
             if probe.sides is not None and all(each.has_ended for each in probe.sides):
-                statuses.append(self._answer(probe, *probe.sides))
+                statuses.append(self._status_of(probe, *probe.sides))
         return others, statuses
 
-    def _compare(self, probe: _Probe) -> list[GenerateRequest]:
+    def _generate_both(self, probe: _Probe) -> list[GenerateRequest]:
         name = secrets.token_hex(16)
         sampling = SamplingParams(
             NUM_COMPLETION_TOKENS, temperature=0.0, ignore_eos=True, num_logprobs=0, num_prompt_logprobs=0
@@ -156,7 +156,7 @@ class Probes:
         self._sides |= {side.request.request_id: (probe, side) for side in probe.sides}
         return [side.request for side in probe.sides]
 
-    def _answer(self, probe: _Probe, adapted: _Side, plain: _Side) -> AdapterStatus:
+    def _status_of(self, probe: _Probe, adapted: _Side, plain: _Side) -> AdapterStatus:
         del self._probes[probe.key]
         error = _refusal(adapted, plain)
         if error is not None:

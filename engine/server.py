@@ -242,7 +242,7 @@ class EngineServer:
         """
         request_id = submitted_id(frame)
         if request_id is None or gateway not in self._sessions:
-            return self._send(gateway, Refused(f"message does not decode: {why}"))
+            return self._send_message(gateway, Refused(f"message does not decode: {why}"))
         self._sessions[gateway].silence.heard(time.monotonic())
         message = f"the engine (Lorikeet {VERSION}) is older than the gateway and cannot read this request: {why}"
         error = EngineError("draining", message, retry_after_s=5.0)
@@ -266,7 +266,7 @@ class EngineServer:
             return self._welcome(gateway, message, key)
         session = self._sessions.get(gateway)
         if session is None:
-            return self._send(gateway, Refused("say hello first"))
+            return self._send_message(gateway, Refused("say hello first"))
         session.silence.heard(time.monotonic())
         match message:
             case Submit(request, trace):
@@ -293,11 +293,11 @@ class EngineServer:
     def _welcome(self, gateway: bytes, hello: Hello, key: str) -> None:
         if hello.version != PROTOCOL_VERSION:
             reason = f"protocol version {hello.version} is not {PROTOCOL_VERSION}: upgrade the older side"
-            return self._send(gateway, Refused(reason))
+            return self._send_message(gateway, Refused(reason))
         if gateway not in self._sessions:
             self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, Silence(time.monotonic()), key)
             log.info("gateway %s connected", hello.gateway_id)
-        self._send(
+        self._send_message(
             gateway,
             Welcome(
                 PROTOCOL_VERSION,
@@ -326,9 +326,9 @@ class EngineServer:
             error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
         if error is not None:
             return self._end_unstarted(gateway, request.request_id, error)
-        return self._start(gateway, session, request, arrived_unix_ns)
+        return self._start_request(gateway, session, request, arrived_unix_ns)
 
-    def _start(self, gateway: bytes, session: Session, request: GenerateRequest, arrived_unix_ns: int) -> None:
+    def _start_request(self, gateway: bytes, session: Session, request: GenerateRequest, arrived_unix_ns: int) -> None:
         num_batch_choices = 0 if request.batch is None else request.n
         session.num_in_flight += not num_batch_choices
         if num_batch_choices:
@@ -342,7 +342,7 @@ class EngineServer:
         """End a request that the stepping thread has not seen: by an error, or as aborted."""
         usage = Usage(prompt_tokens=0, completion_tokens=0)
         final = Final(request_id, "abort" if error is None else "error", usage, error)
-        return self._send(gateway, StepOutputs(finals=[final]))
+        return self._send_message(gateway, StepOutputs(finals=[final]))
 
     def _takes_over(self, earlier: InFlight, gateway: bytes, session: Session, request: GenerateRequest) -> bool:
         """Tell whether a gateway takes over a request that another gateway of the same database has lost.
@@ -373,7 +373,7 @@ class EngineServer:
         if self._draining:
             error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
             return self._end_unstarted(successor.gateway, request_id, error)
-        return self._start(successor.gateway, session, successor.request, successor.arrived_unix_ns)
+        return self._start_request(successor.gateway, session, successor.request, successor.arrived_unix_ns)
 
     # messages of the stepping thread
 
@@ -386,7 +386,7 @@ class EngineServer:
                 self._stats = event
             case AdapterStatus():
                 for gateway in list(self._sessions):
-                    self._send(gateway, event)
+                    self._send_message(gateway, event)
             case Drained():
                 return True
         return False
@@ -405,7 +405,7 @@ class EngineServer:
             self._keep_usage(flight, final)
         for gateway, outputs in by_gateway.items():
             if gateway in self._sessions:
-                self._send(gateway, outputs)
+                self._send_message(gateway, outputs)
         if any(gateway not in self._sessions for gateway in by_gateway):
             self._hand_over_usage()
         for final in finals:
@@ -425,11 +425,11 @@ class EngineServer:
         for gateway, session in list(self._sessions.items()):
             records = self._usage.adopt(session.database_id, gateway)
             if records:
-                self._send(gateway, UnackedUsage(records))
+                self._send_message(gateway, UnackedUsage(records))
 
     # the wire
 
-    def _send(self, gateway: bytes, message: EngineMessage) -> None:
+    def _send_message(self, gateway: bytes, message: EngineMessage) -> None:
         session = self._sessions.get(gateway)
         frame = encode(message)
         if session is not None and session.outbox:
@@ -477,7 +477,7 @@ class EngineServer:
             if session.silence.is_over(limit_s, now_s):
                 self._forget(gateway, f"missed {limit_s / HEARTBEAT_INTERVAL_S:g} heartbeats")
                 continue
-            self._send(gateway, Heartbeat(session.heartbeats_sent, stats, batch_credits.get(gateway, 0)))
+            self._send_message(gateway, Heartbeat(session.heartbeats_sent, stats, batch_credits.get(gateway, 0)))
             session.heartbeats_sent += 1
         self._hand_over_usage()
         if self._sessions:

@@ -42,7 +42,7 @@ class Members:
 
         Raises AdapterRejected: when the name leads elsewhere, or the members are too many.
         """
-        self._count()
+        self._count_member()
         _path(name)
 
     def add_file(self, name: str) -> str | None:
@@ -50,7 +50,7 @@ class Members:
 
         Raises AdapterRejected: when the member may not be there, with the reason.
         """
-        self._count()
+        self._count_member()
         path = _path(name)
         if not path.name:
             raise refusal(name, "has no name")
@@ -58,7 +58,7 @@ class Members:
             raise refusal(name, "occurs twice")
         self._seen.add(path)
         if path.name in FILE_NAMES:
-            self._take(path)
+            self._add_member(path)
             return path.name
         _check_harmless(path)
         if len(self.ignored) < MAX_LISTED:
@@ -78,12 +78,12 @@ class Members:
             paths = " and ".join(repr(str(path)) for path in self._found.values())
             raise AdapterRejected([f"{paths} are not in one folder"])
 
-    def _count(self) -> None:
+    def _count_member(self) -> None:
         self._num_members += 1
         if self._num_members > MAX_MEMBERS:
             raise AdapterRejected([f"there are more than {MAX_MEMBERS} members"])
 
-    def _take(self, path: PurePosixPath) -> None:
+    def _add_member(self, path: PurePosixPath) -> None:
         if len(path.parts) > 2:
             raise refusal(str(path), "lies deeper than in one folder")
         if path.name in self._found:

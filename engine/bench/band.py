@@ -116,7 +116,7 @@ class _Requests:
 def _steady(engine: BenchEngine, make: _Requests, options: Options, streams: int, lines: int) -> Turn:
     wanted = ((make.interactive, streams), (make.line, lines))
     sources = [Source(iter(request, None), number) for request, number in wanted if number]
-    return _turn(run_closed(engine, sources, options.seconds), options)
+    return _turn_of(run_closed(engine, sources, options.seconds), options)
 
 
 def _bursts(engine: BenchEngine, make: _Requests, options: Options) -> Turn:
@@ -139,10 +139,10 @@ def _bursts(engine: BenchEngine, make: _Requests, options: Options) -> Turn:
         if burst and all(trace.final is not None for trace in burst):
             burst, next_s = [], 2 * time.monotonic() - began_s
     engine.abort_all()
-    return _turn(traces, options)
+    return _turn_of(traces, options)
 
 
-def _turn(traces: list[Trace], options: Options) -> Turn:
+def _turn_of(traces: list[Trace], options: Options) -> Turn:
     start_s = traces[0].sent_s
     batch = [trace for trace in traces if trace.request.batch is not None]
     interactive = [trace for trace in traces if trace.request.batch is None]

@@ -56,7 +56,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     quiet = Tenant("quiet", options.streams)
     p99_s = {}
     for case, num_streams in (("equal", options.streams), ("noisy", options.streams * options.factor)):
-        traces, window = _run(config, options, [quiet, Tenant("other", num_streams)])
+        traces, window = _run_tenants(config, options, [quiet, Tenant("other", num_streams)])
         p99_s[case] = percentile(_ttfts_s(traces, quiet, window), 99)
         yield from (_row(case, traces, tenant, window) for tenant in (quiet, Tenant("other", num_streams)))
     yield figure(
@@ -65,14 +65,14 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         "<= 1.5",
     )
     heavy, light = Tenant("heavy", options.streams * 2, options.weight), Tenant("light", options.streams * 2)
-    traces, window = _run(config, options, [heavy, light])
+    traces, window = _run_tenants(config, options, [heavy, light])
     yield from (_row("weights", traces, tenant, window) for tenant in (heavy, light))
     shares = _service(traces, heavy, window) / _service(traces, light, window)
     low, high = options.weight * 0.9, options.weight * 1.1
     yield figure(f"service at weights {options.weight:g} : 1", shares, f"{low:.2g} .. {high:.2g}")
 
 
-def _run(config: EngineConfig, options: Options, tenants: list[Tenant]) -> tuple[list[Trace], Window]:
+def _run_tenants(config: EngineConfig, options: Options, tenants: list[Tenant]) -> tuple[list[Trace], Window]:
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     sources = [Source(_requests(workload, options, tenant), tenant.num_streams) for tenant in tenants]
     with BenchEngine(config) as engine:

@@ -188,11 +188,11 @@ class _Head:
         _, num_values = self._counts()
         architecture, keys = "", set[str]()
         for _ in range(num_values):
-            key, (kind,) = self._string(), self._take("<I")
+            key, (kind,) = self._string(), self._unpack("<I")
             if key == "general.architecture" and kind == _STRING:
                 architecture = self._string()
             else:
-                self._skip(kind)
+                self._skip_value(kind)
                 keys.add(key)
         return [key for size in SIZES if (key := f"{architecture}.{size}") not in keys]
 
@@ -201,17 +201,17 @@ class _Head:
         architecture, alignment = "", _ALIGNMENT
         rotation_keys: dict[str, float | str] = {}
         for _ in range(num_values):
-            key, (kind,) = self._string(), self._take("<I")
+            key, (kind,) = self._string(), self._unpack("<I")
             if key == "general.architecture" and kind == _STRING:
                 architecture = self._string()
             elif key == "general.alignment" and kind == _UINT32:
-                (alignment,) = self._take("<I")
+                (alignment,) = self._unpack("<I")
             elif (found := _ROTATION.fullmatch(key)) and kind == _STRING:
                 rotation_keys[found[1]] = self._string()
             elif found and kind in _NUMBERS:
-                (rotation_keys[found[1]],) = self._take(_NUMBERS[kind])
+                (rotation_keys[found[1]],) = self._unpack(_NUMBERS[kind])
             else:
-                self._skip(kind)
+                self._skip_value(kind)
         tensors, rotation_tensors, others = {}, {}, []
         placed_tensors = [self._tensor() for _ in range(num_tensors)]
         if not alignment or alignment % 8:
@@ -232,17 +232,17 @@ class _Head:
 
     def _counts(self) -> tuple[int, int]:
         """Return the numbers of tensors and of keys, which the file begins with."""
-        magic, version, num_tensors, num_values = self._take("<IIQQ")
+        magic, version, num_tensors, num_values = self._unpack("<IIQQ")
         if magic != _MAGIC or version not in (2, 3):
             raise ValueError("it does not begin as one of version 2 or 3")
         return num_tensors, num_values
 
     def _tensor(self) -> tuple[str, GgufTensor]:
-        name, (num_dimensions,) = self._string(), self._take("<I")
+        name, (num_dimensions,) = self._string(), self._unpack("<I")
         if not 1 <= num_dimensions <= _MOST_DIMENSIONS:
             raise ValueError(f"{name} has {num_dimensions} dimensions")
-        dimensions = self._take(f"<{num_dimensions}Q")
-        number, offset = self._take("<IQ")
+        dimensions = self._unpack(f"<{num_dimensions}Q")
+        number, offset = self._unpack("<IQ")
         if number not in BLOCKS:
             raise ValueError(f"{name} has format {number}, which is not known")
         kind, size, num_bytes = BLOCKS[number]
@@ -251,13 +251,13 @@ class _Head:
         shape = tuple(int(each) for each in reversed(dimensions))
         return name, GgufTensor(kind, shape, offset, dimensions[0] // size * num_bytes)
 
-    def _take(self, form: str) -> tuple[Any, ...]:
+    def _unpack(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(form, self._content, self._place)
         self._place += struct.calcsize(form)
         return found
 
     def _string(self) -> str:
-        (length,) = self._take("<Q")
+        (length,) = self._unpack("<Q")
         self._forward(length)
         return self._content[self._place - length : self._place].decode()
 
@@ -266,17 +266,17 @@ class _Head:
             raise ValueError("it is cut off")
         self._place += num_bytes
 
-    def _skip(self, kind: int) -> None:
+    def _skip_value(self, kind: int) -> None:
         if kind == _STRING:
-            (length,) = self._take("<Q")
+            (length,) = self._unpack("<Q")
             self._forward(length)
         elif kind == _ARRAY:
-            item, count = self._take("<IQ")
+            item, count = self._unpack("<IQ")
             if item in _VALUE_BYTES:
                 self._forward(_VALUE_BYTES[item] * count)
             elif item == _STRING:
                 for _ in range(count):
-                    self._skip(item)
+                    self._skip_value(item)
             else:
                 raise ValueError("it has an array of arrays")
         else:

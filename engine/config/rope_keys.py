@@ -26,7 +26,7 @@ def scaling_of(raw: Raw) -> Raw:
     Raises UnsupportedModel: for something else than an object, and for two objects that differ.
     """
     _check_one(raw)
-    return _object("rope_parameters", raw.get("rope_parameters") or raw.get("rope_scaling"))
+    return _object_of("rope_parameters", raw.get("rope_parameters") or raw.get("rope_scaling"))
 
 
 def _check_one(raw: Raw) -> None:
@@ -39,7 +39,7 @@ def _check_one(raw: Raw) -> None:
         raise UnsupportedModel("config.json: rope_scaling differs from rope_parameters, which is beside it")
 
 
-def _object(key: str, value: Any) -> Raw:
+def _object_of(key: str, value: Any) -> Raw:
     if value and not isinstance(value, dict):
         raise UnsupportedModel(f"config.json: {key} must be an object")
     return value or {}
@@ -60,7 +60,7 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
         for key in sorted(given.keys() - {*_BY_KIND, "rope_theta"}):
             if given[key] not in (None, "default", 1):
                 raise UnsupportedModel(f"config.json: rope_parameters has {key} beside those of each kind of layers")
-        full, local = ({"rope_theta": raw.get("rope_theta")} | _object(kind, given.get(kind)) for kind in _BY_KIND)
+        full, local = ({"rope_theta": raw.get("rope_theta")} | _object_of(kind, given.get(kind)) for kind in _BY_KIND)
     elif given and given != raw.get("rope_scaling"):  # transformers passes over the keys of one object for all layers
         raise UnsupportedModel(f"config.json: rope_parameters must have {' and '.join(_BY_KIND)}")
     else:

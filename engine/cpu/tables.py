@@ -58,7 +58,7 @@ class AdapterTable:
 
     def touch(self) -> None:
         """Make one more row of the table ready in memory, if one is left."""
-        row = self._claim()
+        row = self._claim_row()
         if row is not None:
             self._weights[row].zero_()
             self._ready.add(row)
@@ -94,7 +94,7 @@ class AdapterTable:
         """
         row = min(self._ready - used, default=None)
         if row is None:
-            row = self._claim()
+            row = self._claim_row()
             if row is None:
                 raise IndexError(f"a table of {self._capacity} adapters is full")
             self._ready.add(row)
@@ -133,7 +133,7 @@ class AdapterTable:
             for to, matrix in zip((a, *bs), (own_a, *own_bs), strict=True):
                 to[row].copy_(matrix)
 
-    def _claim(self) -> int | None:
+    def _claim_row(self) -> int | None:
         with self._claim_lock:
             if self._claimed == self._capacity:
                 return None

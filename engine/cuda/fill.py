@@ -88,8 +88,8 @@ def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
         sum(chunk.num_tokens for chunk in plan.prefills),
         sum(chunk.num_tokens for chunk in plan.decodes),
         len(plan.prefills),
-        max((_end(chunk) for chunk in plan.decodes), default=0),
-        max((_end(chunk) for chunk in plan.prefills), default=0),
+        max((_end_of(chunk) for chunk in plan.decodes), default=0),
+        max((_end_of(chunk) for chunk in plan.prefills), default=0),
         with_adapters,
     )
 
@@ -235,20 +235,20 @@ class Filler:
         There are as many rows as sequences before the prompts. Tiles count sequences from the first chunk.
         """
         row, sequence = first_row, first_row
-        ends = np.array([_end(chunk) for chunk in prefills], dtype=np.int64)
+        ends = np.array([_end_of(chunk) for chunk in prefills], dtype=np.int64)
         query_lens = np.array([chunk.num_tokens for chunk in prefills], dtype=np.int64)
         fill_tiles(fields.tiles, ends, query_lens, self._queries_at_once)
         for chunk in prefills:
             last = row + chunk.num_tokens
-            positions = np.arange(chunk.first, _end(chunk), dtype=np.int64)
-            num_blocks = -(-_end(chunk) // self._block_size)
+            positions = np.arange(chunk.first, _end_of(chunk), dtype=np.int64)
+            num_blocks = -(-_end_of(chunk) // self._block_size)
             for number in range(len(self._tables)):
                 table = np.array([chunk.sequence.block_tables[number][:num_blocks]], dtype=np.int32)
                 fields.block_tables[number, sequence, :num_blocks] = table[0]
                 fields.slots[number, row:last] = self._slots(table, np.zeros(len(positions), dtype=np.int64), positions)
             fields.token_ids[row:last] = chunk.token_ids
             fields.angles[row:last] = positions + self._shifts([chunk])
-            fields.context_lens[sequence] = _end(chunk)
+            fields.context_lens[sequence] = _end_of(chunk)
             fields.query_starts[sequence] = row
             row, sequence = last, sequence + 1
         return row, sequence
@@ -293,5 +293,5 @@ def row_slots(plan: Plan, num_rows: int, num_decode_rows: int) -> Ints:
     return slots
 
 
-def _end(chunk: Chunk) -> int:
+def _end_of(chunk: Chunk) -> int:
     return chunk.first + chunk.num_tokens

@@ -49,7 +49,7 @@ def read_machine(root: Path = Path("/"), watch_s: float = WATCH_S) -> Machine:
         memory_bytes=_kib(meminfo.get("MemTotal", "")),
         available_bytes=_kib(meminfo.get("MemAvailable", "")),
         memory_limit_bytes=_limit(_text(root / _MEMORY_LIMIT)),
-        load=_load(_text(root / "proc/loadavg")),
+        load=_parse_load(_text(root / "proc/loadavg")),
         busy=max(0.0, others_s / watch_s) if watch_s else 0.0,
     )
 
@@ -88,7 +88,7 @@ def _limit(text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
 
 
-def _load(text: str) -> float:
+def _parse_load(text: str) -> float:
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):

@@ -93,7 +93,7 @@ class GrammarCompiler:
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant; the first is served next
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = _start_thread(self._run)
+        self._thread = _start_thread(self._compile_jobs)
 
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
         """Submit a request's grammar.
@@ -139,12 +139,12 @@ class GrammarCompiler:
         self._worker.kill()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _compile_jobs(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
         if self._vocabulary is not None:
             with contextlib.suppress(OSError):  # then the first grammar's error says why
                 self._worker.start()
-        while (job := self._take()) is not None:
+        while (job := self._next_job()) is not None:
             try:
                 outcome = self._compile(job)
             except Exception:  # a fault is this grammar's alone
@@ -157,7 +157,7 @@ class GrammarCompiler:
             self._wake()
         self._worker.end()
 
-    def _take(self) -> _Job | None:
+    def _next_job(self) -> _Job | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
@@ -174,13 +174,13 @@ class GrammarCompiler:
         Outcomes are not shared between tenants: a fast answer would tell that another tenant uses the grammar.
         """
         key = (job.tenant, job.grammar)
-        outcome = self._cache.pop(key, None) or self._try(job.grammar)
+        outcome = self._cache.pop(key, None) or self._try_compile(job.grammar)
         self._cache[key] = outcome
         while len(self._cache) > CACHED_GRAMMARS:
             self._cache.popitem(last=False)
         return outcome
 
-    def _try(self, grammar: Grammar) -> LLMatcher | EngineError:
+    def _try_compile(self, grammar: Grammar) -> LLMatcher | EngineError:
         if self._vocabulary is None:
             return _refusal(grammar, f"grammars can't be enforced: {self._obstacle}")
         if len(grammar.source) > MAX_SOURCE_BYTES:

@@ -278,7 +278,7 @@ class AdapterPool:
         if adapter is None or slot.closing:
             self._leave(slot, ended.error)
         elif ended.on_device:
-            self._settle(slot, adapter)
+            self._fill_slot(slot, adapter)
         elif adapter.num_bytes > max_bytes:
             why = f"the adapter takes {adapter.num_bytes} bytes; on the device there are {max_bytes}"
             self._leave(slot, EngineError("adapter_rejected", why))
@@ -292,7 +292,7 @@ class AdapterPool:
         self.slots.empty(slot)
         self._arrived.append(Arrival(slot.key, 0, error))
 
-    def _settle(self, slot: Slot, adapter: LoadedAdapter) -> None:
+    def _fill_slot(self, slot: Slot, adapter: LoadedAdapter) -> None:
         slot.adapter = adapter
         self._note_use(slot, slot.for_batch)
         self.num_loads += 1
@@ -312,7 +312,7 @@ class AdapterPool:
                 break
             slot.staged, slot.num_bytes = None, adapter.num_bytes
             if self._to_device is None:
-                self._settle(slot, adapter)
+                self._fill_slot(slot, adapter)
             else:
                 self._executor.submit(self._run, slot.key, partial(self._to_device, adapter), True)
         for key, since_s in list(self._wanted.items()):

@@ -281,7 +281,7 @@ class BatchWork:
         if num_places <= self.num_held_places:
             self.num_held_places += 1
             return None
-        if not self._start(sequence, 0):
+        if not self._start_sequence(sequence, 0):
             if len(self._interactive.running):  # else nobody is in the way
                 self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
                 self.holds_slot = self._blocks.lacks_slot(sequence, sequence.may_reuse_prefix)
@@ -308,7 +308,7 @@ class BatchWork:
                 if self._band.waiting.smallest_counter() + QUANTUM_TOKENS > least:
                     return
             sequence = self._admission.next()
-            if sequence is None or not self._start(sequence, self._num_spare()):
+            if sequence is None or not self._start_sequence(sequence, self._num_spare()):
                 return
             chunk = self._fitting_chunk(sequence, room, left)
             if chunk is None:
@@ -345,7 +345,7 @@ class BatchWork:
         num_held = sum(sequence.num_blocks for sequence in self._band.running)
         return max(self._blocks.num_blocks // HALF - num_held, 0)
 
-    def _start(self, sequence: Sequence, num_spare: int) -> bool:
+    def _start_sequence(self, sequence: Sequence, num_spare: int) -> bool:
         if not self._admission.start(sequence, num_spare, max_recent=self._max_recent()):
             return False
         self._totals.batch_recomputed_tokens += max(sequence.num_given_up - sequence.num_computed, 0)

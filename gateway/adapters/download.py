@@ -88,11 +88,11 @@ class Downloader:
         """
         try:
             async with new_client(httpx.Timeout(self._idle_s), self._tls) as client:
-                return await self._follow(client, httpx.URL(url), into, received, may_go, headers or {})
+                return await self._follow_redirects(client, httpx.URL(url), into, received, may_go, headers or {})
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise FetchFailed(_in_words(error, self._idle_s)) from error
 
-    async def _follow(
+    async def _follow_redirects(
         self,
         client: httpx.AsyncClient,
         url: httpx.URL,
@@ -104,10 +104,10 @@ class Downloader:
         first_host, first_headers = url.netloc, None
         for _ in range(MAX_REDIRECTS + 1):
             own = headers if url.netloc == first_host else {}
-            async with self._ask(client, url, may_go, own) as response:
+            async with self._request(client, url, may_go, own) as response:
                 first_headers = first_headers or response.headers
                 if response.status_code not in _REDIRECTS:
-                    await _take(response, into, received)
+                    await _write_content(response, into, received)
                     return first_headers
                 location = response.headers.get("location")
                 if location is None:
@@ -116,7 +116,7 @@ class Downloader:
         raise FetchFailed(f"the source redirects more than {MAX_REDIRECTS} times")
 
     @asynccontextmanager
-    async def _ask(
+    async def _request(
         self, client: httpx.AsyncClient, url: httpx.URL, may_go: MayGo, headers: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         if url.scheme != "https" or not url.host or url.userinfo:
@@ -135,7 +135,7 @@ class Downloader:
             yield response
 
 
-async def _take(response: httpx.Response, into: Path, received: Received) -> None:
+async def _write_content(response: httpx.Response, into: Path, received: Received) -> None:
     host = response.request.headers["host"]
     if response.status_code != 200:
         raise FetchFailed(f"{host} answered with status {response.status_code}")

@@ -63,7 +63,7 @@ class Importer:
         self._take_in = take_in
         self._store = store
         poll_s = poll_s if wake is None else RARELY_S
-        self._polling = Worker(self._begin, poll_s, name="imports", wake=wake)
+        self._polling = Worker(self._begin_imports, poll_s, name="imports", wake=wake)
         self._at_work: set[asyncio.Task[None]] = set()
         self._taking_in: set[str] = set()  # ids of imports whose content is here
 
@@ -84,7 +84,7 @@ class Importer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _begin(self) -> None:
+    async def _begin_imports(self) -> None:
         """Claim waiting imports until MAX_AT_WORK run, and start a task for each."""
         while len(self._at_work) < MAX_AT_WORK:
             async with self._database.acquire() as conn:
@@ -137,14 +137,14 @@ class Importer:
         fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
         try:
             while not (await asyncio.wait([fetching], timeout=TOUCH_S))[0]:
-                await self._touch(claimed, received)
-            await self._touch(claimed, received)
+                await self._touch_import(claimed, received)
+            await self._touch_import(claimed, received)
             return fetching.result()
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
 
-    async def _touch(self, claimed: ImportRow, received: Received) -> None:
+    async def _touch_import(self, claimed: ImportRow, received: Received) -> None:
         """Renew the gateway's claim to the import. A database that is away is no reason to stop.
 
         Raises FetchFailed: when the import has ended.

@@ -138,20 +138,22 @@ class Intake:
         Raises Overloaded: when the store does not answer, the disk is full, or too many imports wait.
         """
         try:
-            async with keep_alive(lambda: self._touch(imported)):
+            async with keep_alive(lambda: self._touch_import(imported)):
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
-            await self._end(imported, "rejected", str(error))
+            await self._end_import(imported, "rejected", str(error))
             raise _rejection(str(error)) from None
         except (StoreFailure, SandboxBroken) as error:
             log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
-            await self._end(imported, "failed", UNAVAILABLE)
+            await self._end_import(imported, "failed", UNAVAILABLE)
             raise Overloaded(UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
         except UploadsPaused as error:
             await self._put_off(imported, again, error)
             raise
         except GatewayError as error:
-            await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
+            await self._end_import(
+                imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message
+            )
             raise
         if put.state != "ready":
             await self._prober.probe(put.adapter_id, put.version, mine=put.is_new)
@@ -278,18 +280,18 @@ class Intake:
         await _record(conn, imported, put, report)
         return put
 
-    async def _touch(self, imported: ImportRow) -> None:
+    async def _touch_import(self, imported: ImportRow) -> None:
         async with self._database.acquire() as conn:
             await adapter_imports.touch_import(conn, imported.id)
 
     async def _put_off(self, imported: ImportRow, again: Again | None, error: UploadsPaused) -> None:
         if again is None:
-            await self._end(imported, "failed", error.message)
+            await self._end_import(imported, "failed", error.message)
             return
         async with self._database.acquire() as conn:
             await put_off_import(conn, imported.project_id, imported.id, again, error.retry_after_s or 0.0)
 
-    async def _end(self, imported: ImportRow, state: Literal["rejected", "failed"], reason: str) -> None:
+    async def _end_import(self, imported: ImportRow, state: Literal["rejected", "failed"], reason: str) -> None:
         async with self._database.acquire() as conn:
             await adapter_imports.end_import(conn, imported.id, state, reason)
 

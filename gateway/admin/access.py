@@ -156,7 +156,7 @@ def admin_guard(services: AdminServices) -> Guard:
         header, cookie = connection.headers.get("authorization"), login_token(connection)
         access = handler.opt.get("access")
         if header is None and cookie is not None:
-            actor = await _person(connection, cookie, services.logins, call, access)
+            actor = await _person_of_login(connection, cookie, services.logins, call, access)
         else:
             actor = await _key(header, services.authenticator, call)
         if access is None:
@@ -198,7 +198,7 @@ async def _key(header: str | None, authenticator: Authenticator, call: Call) -> 
     )
 
 
-async def _person(
+async def _person_of_login(
     connection: ASGIConnection[Any, Any, Any, Any], token: str, logins: Logins, call: Call, access: Access | None
 ) -> Actor:
     found = await logins.find(token, call.address, asyncio.get_running_loop().time())

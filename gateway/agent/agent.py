@@ -130,7 +130,7 @@ class Agent:
         await self._lease.claim()
         await feed.start()
         keeping = asyncio.create_task(self._lease.keep())
-        working = asyncio.create_task(self._work())
+        working = asyncio.create_task(self._work_until_left())
         try:
             done, _ = await asyncio.wait([keeping, working], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -159,10 +159,10 @@ class Agent:
         if change is None or change.table == "pools":
             self._wake.set()
 
-    async def _work(self) -> None:
+    async def _work_until_left(self) -> None:
         while not self._has_left and _now_s() < self._leaves_by_s:
             self._wake.clear()
-            await self._whenever_there(self._tend)
+            await self._whenever_there(self._tend_replicas)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._wake.wait()
@@ -178,7 +178,7 @@ class Agent:
             log.warning("database_away", error=str(error) or type(error).__name__)
             await asyncio.sleep(AWAY_PAUSE_S)
 
-    async def _tend(self) -> None:
+    async def _tend_replicas(self) -> None:
         busy = self._replicas.busy
         async with self._database.acquire() as conn:
             if not self._has_begun:

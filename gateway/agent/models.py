@@ -77,7 +77,7 @@ class Models:
             for each in pool.revisions.values():
                 key = each.pool_id, each.revision
                 if each.folder is not None and each.is_managed and key not in self._measured:
-                    await self._measure(each, is_served=pool.row.revision == each.revision)
+                    await self._measure_memory(each, is_served=pool.row.revision == each.revision)
                     self._measured.add(key)
 
     def prepare(self, pools: Sequence[ServedPool]) -> None:
@@ -89,13 +89,13 @@ class Models:
         for pool in pools:
             wanted = pool.revisions.get(pool.row.wanted_revision)
             if wanted is not None and wanted.state == "preparing" and not pool.is_removed:
-                self._begin(pool, wanted)
+                self._begin_preparation(pool, wanted)
             for each in pool.revisions.values():
                 is_used = each.state == "prepared" and not pool.is_removed
                 if not is_used or each.folder is None:
                     continue
                 if (each.pool_id, each.revision) in self._num_failures or not Path(each.folder).exists():
-                    self._begin(pool, each)
+                    self._begin_preparation(pool, each)
 
     async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
         """Return the digests of the adapters that fit the new base of each pool that changes its base, by pool id."""
@@ -118,13 +118,13 @@ class Models:
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
 
-    def _begin(self, pool: ServedPool, revision: RevisionRow) -> None:
+    def _begin_preparation(self, pool: ServedPool, revision: RevisionRow) -> None:
         key = revision.pool_id, revision.revision
         if key not in self._preparing and _now_s() >= self._not_before_s.get(key, 0.0):
             self._not_before_s[key] = _now_s() + RETRY_S
             self._preparing[key] = asyncio.create_task(self._prepare(pool, revision))
 
-    async def _measure(self, revision: RevisionRow, *, is_served: bool) -> None:
+    async def _measure_memory(self, revision: RevisionRow, *, is_served: bool) -> None:
         try:
             folder, files = Path(str(revision.folder)), self._files_of(revision)
             found = await asyncio.to_thread(measure, folder, self._settings.engine, revision, self._hardware, files)

@@ -21,7 +21,7 @@ class StateFiles(Worker):
     """The two files of one agent, which are not there before `start`."""
 
     def __init__(self, data_dir: Path) -> None:
-        super().__init__(self._touch, TOUCH_S, name="agent's sign of life")
+        super().__init__(self._touch_alive_file, TOUCH_S, name="agent's sign of life")
         self._alive = data_dir / ALIVE_NAME
         self._ready = data_dir / READY_NAME
 
@@ -30,7 +30,7 @@ class StateFiles(Worker):
         self.set_ready(is_ready=False)  # whatever the former agent said
         super().start()
 
-    async def _touch(self) -> None:
+    async def _touch_alive_file(self) -> None:
         with contextlib.suppress(OSError):  # a full disk ends no engines
             self._alive.touch(mode=0o600)
 

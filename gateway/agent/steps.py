@@ -311,7 +311,7 @@ class Steps:
             await asyncio.sleep(CONNECT_S)
         await self._note_software(row, follower)
         self._ready_since_s[row.id] = _now_s()
-        await self._move(row, "ready")
+        await self._set_state(row, "ready")
         log.info("replica_ready", replica=row.id, generation=row.generation)
 
     async def _note_software(self, row: ReplicaRow, follower: Follower | ServerFollower) -> None:
@@ -371,12 +371,12 @@ class Steps:
             engine = self._site.launcher.running().get(row.id, engine)
             if engine is not None:
                 await self.end(engine, STOP_S if _now_s() < end_s else OVERDUE_STOP_S)
-        await self._move(row, "stopped", row.why)
+        await self._set_state(row, "stopped", row.why)
         log.info("replica_stopped", replica=row.id, why=row.why)
 
     async def falls_silent(self, row: ReplicaRow) -> None:
         """Record that a replica which served does not answer; it is tried again once it answers."""
-        await self._move(row, "loading", NO_ANSWER)
+        await self._set_state(row, "loading", NO_ANSWER)
         log.warning("replica_silent", replica=row.id, generation=row.generation)
 
     async def kill(self, row: ReplicaRow, engine: Engine, why: str) -> None:
@@ -406,7 +406,7 @@ class Steps:
         self._num_failures[row.id] = count
         retry_s = max(least_retry_s, min(FIRST_RETRY_S * 2 ** min(count - 1, 30), MAX_RETRY_S))
         self._retry_at_s[row.id] = _now_s() + retry_s
-        await self._move(row, "failed", why, retry_s)
+        await self._set_state(row, "failed", why, retry_s)
         log.warning("replica_failed", replica=row.id, generation=row.generation, why=why, retry_s=retry_s)
         asyncio.get_running_loop().call_later(retry_s, self._changed)
 
@@ -424,7 +424,7 @@ class Steps:
             for replica_id in remaining.keys() - replica_ids:
                 del remaining[replica_id]
 
-    async def _move(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
+    async def _set_state(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
         async with self._site.database.acquire() as conn:
             await move_replica(
                 conn,

@@ -93,12 +93,12 @@ class Replicas:
         put_off = busy | {replica_id for replica_id, due_s in self._unreached.items() if now_s < due_s}
         for replica_id, engine in engines.items():
             if replica_id not in mine and replica_id not in put_off | self.busy and engine.pid is not None:
-                self._do(replica_id, self._steps.end(engine, STOP_S))
+                self._start_step(replica_id, self._steps.end(engine, STOP_S))
         for replica_id, served in mine.items():
             if replica_id not in put_off | self.busy:
-                step = self._step(served, engines.get(replica_id), num_engines)
+                step = self._next_step(served, engines.get(replica_id), num_engines)
                 if step is not None:
-                    self._do(replica_id, step)
+                    self._start_step(replica_id, step)
         self._site.launcher.release(set(mine) | self.busy, self._site.lease.held_s)
         alive = {(each.replica_id, each.generation) for each in engines.values()}
         if self._site.launcher.unseen_s:
@@ -131,13 +131,13 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         engines = [each for each in self._site.launcher.running().values() if each.pid is not None]
-        stopping = [asyncio.create_task(self._stop(each, STOP_S)) for each in engines]
+        stopping = [asyncio.create_task(self._stop_engine(each, STOP_S)) for each in engines]
         force = asyncio.create_task(forced.wait())
         pending: set[asyncio.Task[Any]] = {*stopping}
         while pending and not force.done():
             _, pending = await asyncio.wait({*pending, force}, return_when=asyncio.FIRST_COMPLETED)
             pending.discard(force)
-        await asyncio.gather(*(self._stop(each, 0.0) for each in engines if pending), *stopping)
+        await asyncio.gather(*(self._stop_engine(each, 0.0) for each in engines if pending), *stopping)
         force.cancel()
         self._site.launcher.release(set())
         try:
@@ -149,7 +149,7 @@ class Replicas:
         except FAILURES as error:
             log.warning("rows_not_told", error=str(error))
 
-    async def _stop(self, engine: Engine, grace_s: float) -> None:
+    async def _stop_engine(self, engine: Engine, grace_s: float) -> None:
         try:
             await self._site.launcher.stop(engine, grace_s)
         except CannotReach as error:
@@ -157,7 +157,7 @@ class Replicas:
 
     # what is due for one replica
 
-    def _step(self, served: Served, engine: Engine | None, num_engines: int) -> Step | None:
+    def _next_step(self, served: Served, engine: Engine | None, num_engines: int) -> Step | None:
         row = served.row
         if engine is not None and engine.pid is None:
             return None  # another agent was about to start it, and may still do so
@@ -226,7 +226,7 @@ class Replicas:
             return sum(mine)
         return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
 
-    def _do(self, replica_id: str, step: Step) -> None:
+    def _start_step(self, replica_id: str, step: Step) -> None:
         task = asyncio.create_task(self._unless_away(replica_id, step))
         self._busy[replica_id] = task
         task.add_done_callback(lambda task: self._note_done(replica_id, step, task))

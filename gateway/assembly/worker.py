@@ -35,10 +35,10 @@ def run_worker(settings: Settings, dsn: str) -> None:
     """
     configure_logging(settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_work(dsn))
+        runner.run(_run_worker(dsn))
 
 
-async def _work(dsn: str) -> None:
+async def _run_worker(dsn: str) -> None:
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)

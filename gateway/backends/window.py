@@ -27,7 +27,7 @@ class Window:
         Raises TimeoutError: when no place is free in time.
         """
         if self.num_taken < self.limit and not self._waiters:
-            self._count(1)
+            self._change_taken(1)
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -41,7 +41,7 @@ class Window:
 
     def give(self) -> None:
         """Give one place back."""
-        self._count(-1)
+        self._change_taken(-1)
         self._grant()
 
     async def wait_idle(self) -> None:
@@ -52,10 +52,10 @@ class Window:
         while self._waiters and self.num_taken < self.limit:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                self._count(1)
+                self._change_taken(1)
                 waiter.set_result(None)
 
-    def _count(self, change: int) -> None:
+    def _change_taken(self, change: int) -> None:
         self.num_taken += change
         if self.num_taken == 0:
             self._idle.set()

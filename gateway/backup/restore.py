@@ -177,7 +177,7 @@ async def _restore(
         restore(dsns.owner, folder / DATABASE)
     except DumpFailed as error:
         raise BackupError(str(error)) from None
-    _compare(manifest.contents, await content_digests(dsns.owner))
+    _compare_contents(manifest.contents, await content_digests(dsns.owner))
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await bring_up_to_date(dsns)
     await cancel_batches(dsns.owner)
@@ -220,7 +220,7 @@ def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Inst
             raise BackupError(f"the folder of the adapter {digest} holds the content of another adapter, {found}")
 
 
-def _compare(expected: Contents, found: Contents) -> None:
+def _compare_contents(expected: Contents, found: Contents) -> None:
     for name, value in msgspec.structs.asdict(expected).items():
         if getattr(found, name) != value:
             raise BackupError(

@@ -133,7 +133,7 @@ class Dispatcher:
                 async with self._tools.database.acquire() as conn:
                     leased = await db.lease_batches(conn, self._gateway_id, room, statuses)
                 for batch in leased:
-                    self._begin(batch, stage, now_s)
+                    self._begin_work(batch, stage, now_s)
         if not self._room("running"):
             async with self._tools.database.acquire() as conn:
                 standings = await db.project_standings(conn)
@@ -146,12 +146,12 @@ class Dispatcher:
         """Return the number of free places of a stage."""
         return STAGES[stage][0] - sum(work.stage == stage for work in self._working.values())
 
-    def _begin(self, batch: LeasedBatch, stage: Stage, now_s: float) -> None:
+    def _begin_work(self, batch: LeasedBatch, stage: Stage, now_s: float) -> None:
         key = (batch.project_id, batch.id)
         if key in self._working:  # an older lease of this gateway's own
             self._working[key].cancel()
         work = self._working[key] = _Work(batch, stage, asyncio.Event(), now_s)
-        work.task = asyncio.create_task(self._work(work))
+        work.task = asyncio.create_task(self._work_on(work))
 
     async def _share_turns(self) -> None:
         """Tell other gateways how much each project's batches were charged here, and learn the same from them."""
@@ -182,7 +182,7 @@ class Dispatcher:
         """Return the seconds until the next poll, unless the dispatcher is woken before."""
         return POLL_S if self._working else self._idle_s
 
-    async def _work(self, mine: _Work) -> None:
+    async def _work_on(self, mine: _Work) -> None:
         batch = mine.batch
         pause: Pause | None = Pause(AGAIN_S)
         try:
@@ -204,9 +204,9 @@ class Dispatcher:
             if self._working.get((batch.project_id, batch.id)) is mine:
                 del self._working[batch.project_id, batch.id]
             if pause is not None:
-                await self._release(batch, pause)
+                await self._release_batch(batch, pause)
 
-    async def _release(self, batch: LeasedBatch, pause: Pause) -> None:
+    async def _release_batch(self, batch: LeasedBatch, pause: Pause) -> None:
         try:
             async with self._tools.database.acquire() as conn:
                 await db.release_batch(conn, batch, after_seconds=pause.seconds, waits_for=pause.waits_for)

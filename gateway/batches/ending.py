@@ -52,7 +52,7 @@ async def end_batch(tools: BatchServices, batch: LeasedBatch, reader: LineReader
             await part.flush()
         if begun and not await _disown(tools, batch, begun):
             return False
-        return await _end(tools, batch, ending, output, errors)
+        return await _end_batch(tools, batch, ending, output, errors)
     finally:
         for part in (output, errors):
             await part.give_up()  # does nothing to a part that a file has
@@ -77,7 +77,9 @@ async def _never_ran(batch: LeasedBatch, reader: LineReader, result: StoredResul
     return not_run(line_id(batch.id, result.number), custom_id, EXPIRED if ending == "expired" else CANCELLED)
 
 
-async def _end(tools: BatchServices, batch: LeasedBatch, ending: str, output: PartWriter, errors: PartWriter) -> bool:
+async def _end_batch(
+    tools: BatchServices, batch: LeasedBatch, ending: str, output: PartWriter, errors: PartWriter
+) -> bool:
     async with tools.database.transaction() as conn:
         if await db.lock_batch(conn, batch) is None:
             return False

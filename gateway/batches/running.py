@@ -109,7 +109,7 @@ class RunningLines:
             while True:
                 if time.monotonic() >= self._ends_at_s:
                     return "expired"
-                await self._begin()
+                await self._begin_lines()
                 if self._running:
                     await asyncio.wait(self._running, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
                 elif self._claimed:
@@ -131,7 +131,7 @@ class RunningLines:
         finally:
             await self._end()
 
-    async def _begin(self) -> None:
+    async def _begin_lines(self) -> None:
         if self._must_rest.is_set() and self._rest is None:
             self._rest = Pause(0.0)
         if self._rest is not None:

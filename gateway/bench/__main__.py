@@ -70,7 +70,7 @@ def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> a
     add("--requests", type=_positive, default=None, help="requests of a row (default: 3 for each stream)")
     add("--max-tokens", type=_positive, default=64, help="length of every completion")
     add("--prompt-tokens", type=_positive, default=64, help="words of a prompt, each about a token")
-    add("--shared-prefix", type=_count, default=0, help="words that every prompt begins with, besides its own")
+    add("--shared-prefix", type=_parse_count, default=0, help="words that every prompt begins with, besides its own")
     add(
         "--distribution",
         default="turn",
@@ -100,13 +100,13 @@ def _url(text: str) -> str:
 
 
 def _positive(text: str) -> int:
-    number = _count(text)
+    number = _parse_count(text)
     if not number:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number from 0, not {text!r}")
     return int(text)

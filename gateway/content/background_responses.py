@@ -119,7 +119,7 @@ class BackgroundResponses:
             if row is None:
                 return None
             try:
-                return self._claim(owner, row)
+                return self._decrypted_claim(owner, row)
             except ContentUnreadable:  # by any gateway with these keys
                 await db.give_up_background(conn, RunTurn(row.project_id, row.id, owner, row.fence))
                 raise
@@ -237,7 +237,7 @@ class BackgroundResponses:
         async with self._database.transaction() as conn:
             return await db.ask_to_cancel(conn, caller.project_id, response_id, caller.models)
 
-    def _claim(self, owner: str, row: ClaimedRow) -> ClaimedResponse:
+    def _decrypted_claim(self, owner: str, row: ClaimedRow) -> ClaimedResponse:
         def opened(sealed: bytes, part: str) -> bytes:
             return self._cipher.open(Sealed(row.content_key, sealed), _place(row.project_id, row.id, part))
 

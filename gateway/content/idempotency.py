@@ -219,18 +219,20 @@ class Idempotency:
         async def without(conn: Connection) -> None:
             await db.finish_slot(conn, slot, request_id, content_key=None, sealed=None)
 
-        await self._end(execution, write, num_bytes=0 if sealed is None else len(sealed.data), small=without)
+        await self._end_execution(execution, write, num_bytes=0 if sealed is None else len(sealed.data), small=without)
 
     async def free(self, execution: Execution) -> None:
         """Free the slot of a request that has not run: the next request with its key executes."""
-        await self._end(execution, lambda conn: db.free_slot(conn, execution.slot, execution.request_id))
+        await self._end_execution(execution, lambda conn: db.free_slot(conn, execution.slot, execution.request_id))
 
     def abandon(self, execution: Execution) -> None:
         """Mark in the background a request as one that may have run, and whose reply is lost."""
         if not execution.is_ending:
             self._begin_end(execution, lambda conn: db.abandon_slot(conn, execution.slot, execution.request_id))
 
-    async def _end(self, execution: Execution, write: Write, *, num_bytes: int = 0, small: Write | None = None) -> None:
+    async def _end_execution(
+        self, execution: Execution, write: Write, *, num_bytes: int = 0, small: Write | None = None
+    ) -> None:
         await self._writes.moment(self._begin_end(execution, write, num_bytes, small))
 
     def _begin_end(

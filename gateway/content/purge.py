@@ -27,11 +27,11 @@ class Purger(Worker):
     async def purge_all(self) -> int:
         """Purge every project that is due, and return how many. Work that a crash leaves half done is done again."""
         num_purged = 0
-        while (due := await self._next()) is not None:
+        while (due := await self._next_project()) is not None:
             num_purged += await self._purge(*due)
         return num_purged
 
-    async def _next(self) -> tuple[str, str] | None:
+    async def _next_project(self) -> tuple[str, str] | None:
         async with self._database.acquire() as conn:
             return await projects.next_to_purge(conn)
 

@@ -257,11 +257,11 @@ class StoredResponses:
 
     async def _decrypted_turns(self, project_id: str, rows: Sequence[ItemsRow]) -> list[Turn]:
         def opened() -> list[Turn]:
-            return [self._turn(project_id, row) for row in rows]
+            return [self._decrypted_turn(project_id, row) for row in rows]
 
         return await maybe_in_thread(sum(len(row.sealed_input) + len(row.sealed_output) for row in rows), opened)
 
-    def _turn(self, project_id: str, row: ItemsRow) -> Turn:
+    def _decrypted_turn(self, project_id: str, row: ItemsRow) -> Turn:
         parts = ((row.sealed_input, "input"), (row.sealed_output, "output"))
         return Turn(row.id, *(self._decrypted(project_id, row.content_key, row.id, *part) for part in parts))
 

@@ -95,14 +95,14 @@ class Writes:
             num_bytes, work = 0, small
         self._num_bytes += num_bytes
         try:
-            await self._try(kind, work)
+            await self._try_write(kind, work)
         except asyncio.CancelledError:
             self.lose(kind, "the gateway stops")
             raise
         finally:
             self._num_bytes -= num_bytes
 
-    async def _try(self, kind: str, work: Work) -> None:
+    async def _try_write(self, kind: str, work: Work) -> None:
         give_up_at = asyncio.get_running_loop().time() + GIVE_UP_S
         while True:
             try:

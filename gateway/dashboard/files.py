@@ -54,7 +54,7 @@ class Files:
         first, slash, _ = path.partition("/")
         if name is INDEX and (first in FILE_FOLDERS or (not slash and PurePosixPath(path).suffix)):
             return None
-        return self._load(name)
+        return self._read_file(name)
 
     def _is_file(self, path: str) -> bool:
         parts = path.split("/")
@@ -67,7 +67,7 @@ class Files:
         except OSError:  # a name that is longer than names may be
             return False
 
-    def _load(self, name: str) -> File:
+    def _read_file(self, name: str) -> File:
         path = self._folder / name
         changed_ns = path.stat().st_mtime_ns
         read = self._read.get(name)

@@ -55,12 +55,12 @@ def dashboard(files: Files | None = None) -> list[HTTPRouteHandler]:
     async def get_dashboard(request: Request[Any, Any, Any]) -> ASGIResponse:
         if not request.scope["raw_path"].partition(b"?")[0].endswith(b"/"):
             return _redirect()
-        return _answer(request, served.find(""))
+        return _file_reply(request, served.find(""))
 
     @get("/admin/{path:path}", include_in_schema=False)
     async def get_dashboard_file(request: Request[Any, Any, Any], path: FromPath[str]) -> ASGIResponse:
         is_of_api = path.strip("/").partition("/")[0] == API_FOLDER
-        return _answer(request, None if is_of_api else served.find(path))
+        return _file_reply(request, None if is_of_api else served.find(path))
 
     return [get_root, get_dashboard, get_dashboard_file]
 
@@ -69,7 +69,7 @@ def _redirect() -> ASGIResponse:
     return ASGIResponse(status_code=302, headers={"location": ROOT, "cache-control": "no-cache"})
 
 
-def _answer(request: Request[Any, Any, Any], file: File | None) -> ASGIResponse:
+def _file_reply(request: Request[Any, Any, Any], file: File | None) -> ASGIResponse:
     if file is None:
         raise NotFound("Nothing exists at this path.")
     is_compressed = "gzip" in request.headers.get("accept-encoding", "")

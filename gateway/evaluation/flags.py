@@ -36,12 +36,12 @@ class Flags:
             models = await list_flags(conn, caller.project_id, name)
         found = []
         for model in models:
-            experiment = await self._find(caller, model)
+            experiment = await self._find_experiment(caller, model)
             if experiment is not None:
                 found.append((experiment, experiment.expose(_unit_of(caller, unit))))
         return found
 
-    async def _find(self, caller: Principal, model: str) -> RunningExperiment | None:
+    async def _find_experiment(self, caller: Principal, model: str) -> RunningExperiment | None:
         try:
             found = await self._resolver.find(caller, model)
         except ModelNotFound:  # to the key, or by now

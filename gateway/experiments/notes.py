@@ -120,7 +120,7 @@ class Notes(Worker):
     def exposed(self, exposure: Exposure) -> None:
         """Record the arm that a request got."""
         if not exposure.epoch:
-            self._count(exposure.experiment_id, exposure.reason)
+            self._count_reason(exposure.experiment_id, exposure.reason)
             return
         unit = exposure.experiment_id, exposure.digest
         if unit in self._written or unit in self._units or (self._batch is not None and unit in self._batch.units):
@@ -133,9 +133,9 @@ class Notes(Worker):
 
     def shadowed(self, experiment_id: str, outcome: Outcome) -> None:
         """Record the outcome of a copy of a request for the shadow arm of an experiment."""
-        self._count(experiment_id, OUTCOME_PREFIX + outcome)
+        self._count_reason(experiment_id, OUTCOME_PREFIX + outcome)
 
-    def _count(self, experiment_id: str, reason: str) -> None:
+    def _count_reason(self, experiment_id: str, reason: str) -> None:
         key = experiment_id, _today(), reason
         if key in self._reasons or self._has_room("reasons"):
             self._reasons[key] = self._reasons.get(key, 0) + 1

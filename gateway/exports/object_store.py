@@ -48,17 +48,17 @@ class ObjectStore:
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Upload an object in parts, a few at a time; one of the same name is replaced once the upload is complete."""
-        async with self._open() as store:
+        async with self._open_store() as store:
             await obstore.put_async(store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
 
     async def remove(self, name: str) -> None:
         """Delete an object. Do nothing where there is none of the name."""
-        async with self._open() as store:
+        async with self._open_store() as store:
             with contextlib.suppress(FileNotFoundError):  # S3 itself does not say so
                 await obstore.delete_async(store, name)
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[S3Store]:
+    async def _open_store(self) -> AsyncIterator[S3Store]:
         endpoint = httpx.URL(self._destination.endpoint or "")
         if self._address is None or endpoint.scheme != "https":
             yield self._store(None)

@@ -79,11 +79,11 @@ class Export:
         Raises ExportFailed: when the sums of the rows are not those of the ledger.
         """
         encoder = await self._encoder()
-        yield self._note(encoder.start())
+        yield self._hash_chunk(encoder.start())
         async for rows in self._rows():
             if chunk := encoder.encode(rows):
-                yield self._note(chunk)
-        yield self._note(encoder.finish())
+                yield self._hash_chunk(chunk)
+        yield self._hash_chunk(encoder.finish())
         wrong = difference(self._totals(), await ledger.ledger_sums(self._conn, self._scope()))
         if wrong is not None:
             raise ExportFailed(f"{self.request.file_name}: {wrong}")
@@ -103,7 +103,7 @@ class Export:
             file=self._digest.entry(),
         )
 
-    def _note(self, chunk: bytes) -> bytes:
+    def _hash_chunk(self, chunk: bytes) -> bytes:
         self._digest.add(chunk)
         return chunk
 

@@ -142,11 +142,11 @@ class Application(Litestar):
     ) -> None:
         """Answer one request, or serve the lifespan of the process."""
         if scope["type"] == ScopeType.HTTP:
-            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+            await self._answer_request(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
         else:
             await super().__call__(scope, receive, send)
 
-    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+    async def _answer_request(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
         call.dialect = self._dialect_of(scope)

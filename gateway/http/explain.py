@@ -86,10 +86,10 @@ def _explained_error(message: str, kind: Any) -> InvalidRequest:
     path = shortened(found["path"].replace("[...]", "")) if found else ""  # it may hold a client's own key
     reason = message[: found.start()] if found else message
     if unknown := _UNKNOWN.match(reason):
-        param = _join(path, shortened(unknown["field"]))
+        param = _join_path(path, shortened(unknown["field"]))
         return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
     if missing := _MISSING.match(reason):
-        param = _join(path, missing["field"])
+        param = _join_path(path, missing["field"])
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     where, at = f" for '{path}'" if path else " for the body", path or None
     if wrong := _TYPE.match(reason):
@@ -97,7 +97,7 @@ def _explained_error(message: str, kind: Any) -> InvalidRequest:
         text = f"Invalid type{where}: expected {wanted}, but got {got} instead."
         return InvalidRequest(text, param=at, code="invalid_type")
     if found and found["part"] == "key" and (wrong := _CHOICE.match(reason)):  # one of a few keys has to be given
-        param = _join(path, shortened(wrong["value"].removesuffix(".").strip("'")))
+        param = _join_path(path, shortened(wrong["value"].removesuffix(".").strip("'")))
         return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
     if (wrong := _CHOICE.match(reason)) and (values := _allowed(kind, path)):
         allowed = _joined_by_or([f"'{value}'" for value in values])
@@ -123,7 +123,7 @@ def _joined_by_or(words: list[str]) -> str:
 
 def _allowed(kind: Any, path: str) -> list[Any]:
     """Return the values that the field at a path may have; none where the field is no choice among values."""
-    return [value for each in _types_at(kind, path) for one in _alternatives(each) for value in _values(one)]
+    return [value for each in _types_at(kind, path) for one in _alternatives(each) for value in _enumerated_values(one)]
 
 
 def _pattern_words(kind: Any, path: str) -> list[str]:
@@ -168,11 +168,11 @@ def _alternatives(kind: Type) -> list[Type]:
     return [each.type if isinstance(each, Metadata) else each for each in _unions(kind) or [kind]]
 
 
-def _values(kind: Type) -> list[Any]:
+def _enumerated_values(kind: Type) -> list[Any]:
     if isinstance(kind, LiteralType):
         return list(kind.values)
     return [kind.tag] if isinstance(kind, StructType) and kind.tag is not None else []
 
 
-def _join(path: str, field: str) -> str:
+def _join_path(path: str, field: str) -> str:
     return f"{path}.{field}" if path else field

@@ -109,7 +109,7 @@ class _Receiver:
 
     async def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
         if isinstance(event, MultipartSegment):
-            self._begin(event)
+            self._begin_part(event)
         elif event is None:
             return
         elif self._part == self._file:
@@ -130,7 +130,7 @@ class _Receiver:
             raise missing_field(self._file)
         return UploadedForm({name: value.decode(errors="replace") for name, value in self._values.items()}, self._name)
 
-    def _begin(self, segment: MultipartSegment) -> None:
+    def _begin_part(self, segment: MultipartSegment) -> None:
         part = segment.name
         if part in self._values or (part == self._file and self._name is not None):
             raise InvalidRequest(f"The form has the part '{part}' twice.", param=part, code="invalid_value")

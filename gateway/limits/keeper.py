@@ -92,7 +92,7 @@ class Keeper:
     async def stop(self) -> None:
         """Return all leased amounts that no unwritten usage needs."""
         await stop_all(*self._workers)
-        self._answer(self._waiting)
+        self._answer_waiting(self._waiting)
         self.holdings.forget_free()
         with contextlib.suppress(SessionLost, *self.failures):
             async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
@@ -189,7 +189,7 @@ class Keeper:
         except self.failures as error:
             log.warning("leases_unavailable", error=repr(error))
         finally:
-            self._answer(waiting)
+            self._answer_waiting(waiting)
 
     def _left_waiting(self, now_s: float) -> list[tuple[WaitingRequest, asyncio.Future[None]]]:
         """Return the waiting requests that the last exchange could not serve, and answer the others."""
@@ -199,7 +199,7 @@ class Keeper:
         for each in self._waiting:
             (filled if is_known and grant_waiting(self.holdings, each[0]) else rest).append(each)
         self._waiting = []
-        self._answer(filled)
+        self._answer_waiting(filled)
         return rest
 
     async def _exchange(self, asks: list[WaitingRequest]) -> None:
@@ -215,7 +215,7 @@ class Keeper:
                 raise
             exchange.committed()
 
-    def _answer(self, waiting: list[tuple[WaitingRequest, asyncio.Future[None]]]) -> None:
+    def _answer_waiting(self, waiting: list[tuple[WaitingRequest, asyncio.Future[None]]]) -> None:
         for asked, answered in waiting:
             if not answered.done():
                 answered.set_result(None)

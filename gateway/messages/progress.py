@@ -94,7 +94,7 @@ class Progress:
             events += self._end_thinking()
             block = ToolUseBlock(self._call_id(self._num_calls), new.name, {})
             self._num_calls += 1
-            events += self._begin("call", block)
+            events += self._begin_block("call", block)
         assert self._open is not None and self._open.kind == "call"
         if new.arguments:
             self._open.parts.append(new.arguments)
@@ -109,7 +109,7 @@ class Progress:
         """
         events = self._end_thinking()
         if self._open is None and not self._content:
-            events += self._begin("text", TextBlock(""))
+            events += self._begin_block("text", TextBlock(""))
         events += self._close()
         reason: StopReason = "end_turn"
         if finish_reason == "length":
@@ -119,12 +119,12 @@ class Progress:
         elif stop_string:
             reason = "stop_sequence"
         found = stop_string if reason == "stop_sequence" else None
-        self._change(content=list(self._content), stop_reason=reason, stop_sequence=found)
+        self._change_message(content=list(self._content), stop_reason=reason, stop_sequence=found)
         return events
 
     def finish(self, usage: MessageUsage) -> list[MessageEvent]:
         """Return the last events."""
-        self._change(usage=usage)
+        self._change_message(usage=usage)
         assert self.message.stop_reason is not None
         return [MessageDelta(Stop(self.message.stop_reason, self.message.stop_sequence), usage), MessageStop()]
 
@@ -138,7 +138,7 @@ class Progress:
         for kind, text in parts:
             if self._open is None or self._open.kind != kind:
                 block = TextBlock("") if kind == "text" else ThinkingBlock("", "")
-                events += self._begin(kind, block)
+                events += self._begin_block(kind, block)
             assert self._open is not None
             self._open.parts.append(text)
             if kind == "thinking" and self._omits_thinking:
@@ -151,7 +151,7 @@ class Progress:
         """Return the events for text that was held back until it was certain whether it is thinking."""
         return [] if self._thinking is None else self._parts(self._thinking.finish())
 
-    def _begin(self, kind: Kind, block: OutputBlock) -> list[MessageEvent]:
+    def _begin_block(self, kind: Kind, block: OutputBlock) -> list[MessageEvent]:
         events = self._close()
         self._open = _Open(kind, block)
         return [*events, BlockStart(self._place, block)]
@@ -174,5 +174,5 @@ class Progress:
         self._content.append(block)
         return [*events, BlockStop(place)]
 
-    def _change(self, **fields: object) -> None:
+    def _change_message(self, **fields: object) -> None:
         self.message = msgspec.structs.replace(self.message, **fields)

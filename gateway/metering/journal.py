@@ -191,7 +191,7 @@ class Journal:
             self._give_up_segment(error)
             return
         if self._segment.num_bytes > self._rotate_at_bytes:
-            self._retire(self._segment)
+            self._retire_segment(self._segment)
             self._begin_segment()
 
     def _begin_segment(self) -> None:
@@ -214,10 +214,10 @@ class Journal:
     def _give_up_segment(self, error: OSError) -> None:
         assert self._segment is not None
         log.error("journal_write_failed", segment=str(self._segment.path), error=str(error))
-        self._retire(self._segment)
+        self._retire_segment(self._segment)
         self._dirty.set()
 
-    def _retire(self, segment: Segment) -> None:
+    def _retire_segment(self, segment: Segment) -> None:
         self._left.append(segment.path)
         self._retired.append(segment)
         self._segment = None

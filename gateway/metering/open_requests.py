@@ -43,7 +43,7 @@ class JournalReporter(Worker):
     async def stop(self) -> None:
         """Stop after a last report: a journal without open requests leaves no row."""
         await super().stop()
-        await self._report(is_last=True)
+        await self._report_open(is_last=True)
 
     async def _beat(self) -> None:
         unsettled = self._journal.unsettled
@@ -52,9 +52,9 @@ class JournalReporter(Worker):
         is_due = self._num_beats % REPORT_EVERY_BEATS == 0
         self._num_beats += 1
         if is_due or unsettled.adopted or unsettled.num_open != self._reported:
-            await self._report()
+            await self._report_open()
 
-    async def _report(self, *, is_last: bool = False) -> None:
+    async def _report_open(self, *, is_last: bool = False) -> None:
         num_open, adopted = self._journal.unsettled.num_open, list(self._journal.unsettled.adopted)
         gone = [*adopted, self._journal.id] if is_last and not num_open else adopted
         try:

@@ -150,9 +150,9 @@ class Refusals(Worker):
 
     async def _write(self) -> None:
         await self.flush()
-        await self._sweep()
+        await self._sweep_old()
 
-    async def _sweep(self) -> None:
+    async def _sweep_old(self) -> None:
         now_s = time.monotonic()
         if now_s >= self._sweep_at_s:
             self._sweep_at_s = now_s + SWEEP_EVERY_S

@@ -147,7 +147,7 @@ class Shadows:
             self._retry.cancel()
         for waiting in list(self._waiting.values()):
             for each in waiting:
-                self._end(each.shadow, "stopped")
+                self._end_copy(each.shadow, "stopped")
         self._waiting.clear()
         self._num_waiting = self._num_waiting_tokens = 0
         running = list(self._running)
@@ -175,13 +175,13 @@ class Shadows:
     def offer(self, shadow: Shadow) -> None:
         """Queue a copy to run when it is its project's turn, or drop it where there is no room."""
         if not self._is_open:
-            self._end(shadow, "stopped")
+            self._end_copy(shadow, "stopped")
         elif shadow.context.gone():
-            self._end(shadow, "client_gone")
+            self._end_copy(shadow, "client_gone")
         elif shadow.route is None:
-            self._end(shadow, "target_gone")
+            self._end_copy(shadow, "target_gone")
         elif not self._has_room(shadow):
-            self._end(shadow, "full")
+            self._end_copy(shadow, "full")
         else:
             now_s = asyncio.get_running_loop().time()
             project_id = shadow.context.principal.project_id
@@ -229,7 +229,7 @@ class Shadows:
         """Drop the copies of a project that have waited for too long."""
         waiting = self._waiting[project_id]
         while waiting and now_s - waiting[0].since_s > self._max_wait_s:
-            self._end(self._take_first(waiting), "late")
+            self._end_copy(self._take_first(waiting), "late")
         if not waiting:
             del self._waiting[project_id]
 
@@ -244,12 +244,12 @@ class Shadows:
         """Record the outcome of a copy whose task has ended, and start the next copy."""
         shadow = self._running.pop(task)
         if task.cancelled():
-            self._end(shadow, "failed")
+            self._end_copy(shadow, "failed")
         elif (error := task.exception()) is not None:
             log.error("shadow_failed", request_id=shadow.id, exc_info=error)
-            self._end(shadow, "failed")
+            self._end_copy(shadow, "failed")
         else:
-            self._end(shadow, task.result())
+            self._end_copy(shadow, task.result())
         self._fill()
 
     async def _run(self, shadow: Shadow) -> Outcome:
@@ -284,7 +284,7 @@ class Shadows:
                 run.close()
         return "answered"
 
-    def _end(self, shadow: Shadow, outcome: Outcome) -> None:
+    def _end_copy(self, shadow: Shadow, outcome: Outcome) -> None:
         self._outcomes.labels(outcome).inc()
         shadow.ended(outcome)
 

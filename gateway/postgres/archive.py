@@ -169,7 +169,7 @@ def take_base(dsn: str, archive: Path) -> Path:
     unfinished = make_private_folder(archive / BASES) / f"unfinished-{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        _run("pg_basebackup", dsn, [f"--pgdata={unfinished}", "--checkpoint=fast", "--wal-method=stream"])
+        _run_program("pg_basebackup", dsn, [f"--pgdata={unfinished}", "--checkpoint=fast", "--wal-method=stream"])
         verify_base(unfinished)
         whole = archive / BASES / datetime.datetime.now(datetime.UTC).strftime(_STAMP)
         unfinished.rename(whole)
@@ -217,7 +217,7 @@ class Receiver:
         Raises ArchiveError: when the slot cannot be made, or another receiver has it.
         """
         slot = f"--slot={SLOT}"
-        _run("pg_receivewal", self._dsn, [slot, "--create-slot", "--if-not-exists"])
+        _run_program("pg_receivewal", self._dsn, [slot, "--create-slot", "--if-not-exists"])
         _wait_until_free(self._dsn)
         arguments = [slot, f"--directory={self._wal}", "--synchronous", "--no-loop"]
         arguments.append(f"--status-interval={STATUS_EVERY_S}")
@@ -339,7 +339,7 @@ def keep_archive(
 def _set_aside(dsn: str, archive: Path) -> Path:
     """Drop the replication slot, and move the base backups and the log into a subfolder of the archive. Return it."""
     try:
-        _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
+        _run_program("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
     except ArchiveError as error:  # nothing was moved yet: the next try begins anew
         if NO_SLOT not in str(error):
             raise
@@ -358,7 +358,7 @@ def _is_due(archive: Path, base_every_s: float) -> bool:
     return int(first_segment(found[-1][1])[:8], 16) < _newest_timeline(archive)[0]
 
 
-def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
+def _run_program(name: str, dsn: str, arguments: Sequence[str]) -> None:
     command, environ = _command(name, dsn, arguments)
     _check(subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False))
 

@@ -102,9 +102,9 @@ class EmbeddedPostgres:
         """
         make_data_folder(self._data_dir)
         with open_log(self._log) as log, as_root():
-            return self._start(log)
+            return self._start_server(log)
 
-    def _start(self, log: BinaryIO) -> str:
+    def _start_server(self, log: BinaryIO) -> str:
         placement = place(self._data_dir, self._fallback_root, self._report, self._reachable_by)
         password = self._password(placement)
         if not placement.cluster.exists():

@@ -57,7 +57,7 @@ class FitCache:
         others = [name for name in await pools_serving(conn, serving.base_digest) if name != pool.row.name]
         if others:  # adapters stay with a base that is served
             return [UnfitAdapter(each.name, f"it stays with the base, which {others[0]} serves") for each in contents]
-        verdicts = await self._judge(settings, folder, base_digest, contents)
+        verdicts = await self._judge_content(settings, folder, base_digest, contents)
         return [UnfitAdapter(each.name, verdicts[each.digest]) for each in contents if verdicts[each.digest]]
 
     async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
@@ -75,13 +75,15 @@ class FitCache:
             if wanted.base_digest in (None, serving.base_digest) or wanted.folder is None:
                 continue
             contents = await live_contents(conn, serving.base_digest)
-            verdicts = await self._judge(wanted.engine_settings, Path(wanted.folder), wanted.base_digest, contents)
+            verdicts = await self._judge_content(
+                wanted.engine_settings, Path(wanted.folder), wanted.base_digest, contents
+            )
             found[pool.row.id] = {each.digest for each in contents if not verdicts[each.digest]}
             served.add(wanted.base_digest)
         self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in served}
         return found
 
-    async def _judge(
+    async def _judge_content(
         self, settings: Mapping[str, str], folder: Path, base_digest: str, contents: Sequence[LiveContent]
     ) -> Verdicts:
         max_rank = int(settings.get("max_adapter_rank", self._max_rank))

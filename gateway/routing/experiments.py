@@ -170,7 +170,7 @@ class ExperimentLoader:
             route = self._route(row.model, name, live, definition.shadow.target, visible)
             shadow = RoutedShadow(RoutedArm(definition.shadow.name, _model(live), route), definition.shadow.share)
         return RunningExperiment(
-            row.id, row.name, row.model, row.version, source, arms, _split(row, exposed), project_key, shadow
+            row.id, row.name, row.model, row.version, source, arms, _split_of(row, exposed), project_key, shadow
         )
 
     def _route(
@@ -235,7 +235,7 @@ def _treatment(live: LiveArm, target: Target) -> Treatment | None:
     return None if target.defaults == NO_DEFAULTS else Treatment(target.defaults, target.mode)
 
 
-def _split(row: LiveExperiment, exposed: Exposed | None) -> Split:
+def _split_of(row: LiveExperiment, exposed: Exposed | None) -> Split:
     holdout = None
     if row.holdout_seed is not None and row.holdout_size is not None:
         holdout = Holdout(row.holdout_seed, row.holdout_size)

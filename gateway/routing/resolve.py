@@ -98,7 +98,7 @@ class Resolver:
         if self.bases.is_visible(model, project_id, organization_id):
             return Route(model, model, model)
         known = self._found.get(project_id)
-        return (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
+        return (known.get(model) if known else None) or await self._find_target(project_id, organization_id, model)
 
     async def list_routes(self, principal: Principal) -> list[Route]:
         """Return everything that a project's key may use: bases, adapters and aliases.
@@ -122,12 +122,12 @@ class Resolver:
         for each in names:
             if each.experiment_id is not None or each.policy is not None:
                 known = self._found.get(project_id, {}).get(each.name)
-                found.append(known or await self._find(project_id, organization_id, each.name))
+                found.append(known or await self._find_target(project_id, organization_id, each.name))
             elif each.version is None or self.bases.pools_of(each.version.base_digest):
                 found.append((await self._target_of_name(project_id, organization_id, each))[0])
         for model in sorted(allowed or ()):
             if "@" in model:
-                found.append(await self._find(project_id, organization_id, model))
+                found.append(await self._find_target(project_id, organization_id, model))
         allowed_ones = [each for each in found if each is not None and each.is_in(allowed)]
         routes = [await self._usual_route(project_id, organization_id, each) for each in allowed_ones]
         return [route for route in routes if route is not None]
@@ -171,7 +171,7 @@ class Resolver:
         if isinstance(found, Route) and found.adapter is not None and found.adapter.is_shared:
             self._borrowers.setdefault(found.adapter.ref.tenant, set()).add(project_id)
 
-    async def _find(self, project_id: str, organization_id: str, model: str) -> Found | None:
+    async def _find_target(self, project_id: str, organization_id: str, model: str) -> Found | None:
         visible = self.bases.visible(project_id, organization_id)
         wanted = read_model(model, visible)
         if wanted is None:
@@ -179,14 +179,14 @@ class Resolver:
         generation = self._generation
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
-                found, is_sure = await self._ask(project_id, organization_id, model, wanted, visible)
+                found, is_sure = await self._ask_database(project_id, organization_id, model, wanted, visible)
         except UNAVAILABLE:
             raise _unavailable() from None
         if found is not None and generation == self._generation and is_sure:
             self._cache_route(project_id, model, found)
         return found
 
-    async def _ask(
+    async def _ask_database(
         self, project_id: str, organization_id: str, model: str, wanted: WantedAdapter, visible: Collection[str]
     ) -> tuple[Found | None, bool]:
         """Query the database for the target of a model string. Return it, and whether it may be cached."""

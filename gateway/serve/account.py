@@ -110,7 +110,7 @@ def give_data_files(settings: Settings, account: Account) -> None:
         if not folder.exists():
             folder.mkdir(mode=0o700)
         if not folder.is_symlink():
-            _give(folder, account)
+            _give_to_account(folder, account)
     for name in (settings.content_key_path.name, *FILES):
         if (settings.data_dir / name).exists():
             _give_one(name, account, settings.data_dir)
@@ -128,7 +128,7 @@ def _folders(settings: Settings) -> list[Path]:
     ]
 
 
-def _give(folder: Path, account: Account) -> None:
+def _give_to_account(folder: Path, account: Account) -> None:
     _give_one(folder.name, account, folder.parent)
     give_below(folder, account.uid, account.gid)
 

@@ -38,7 +38,7 @@ class Pace:
 
         Raises LimitReached: when requests come faster than the pace allows.
         """
-        self._take(tenant, num_requests, self._ahead_s)
+        self._take_requests(tenant, num_requests, self._ahead_s)
 
     def in_parts(self, tenant: str, most: float) -> Callable[[float], None]:
         """Return a function that counts one request of a tenant part by part, and raises as `take`.
@@ -52,12 +52,12 @@ class Pace:
 
         def count(num_requests: float) -> None:
             nonlocal ahead_s
-            self._take(tenant, num_requests, ahead_s)
+            self._take_requests(tenant, num_requests, ahead_s)
             ahead_s = max(self._ahead_s, most * self._interval_s)
 
         return count
 
-    def _take(self, tenant: str, num_requests: float, ahead_s: float) -> None:
+    def _take_requests(self, tenant: str, num_requests: float, ahead_s: float) -> None:
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         after_s = busy_until_s + num_requests * self._interval_s
@@ -66,15 +66,15 @@ class Pace:
                 f"{self._whose} has sent too many requests for {self._what}. Send them more slowly.",
                 retry_after_s=after_s - now_s - self._ahead_s,
             )
-        self._set(tenant, after_s, now_s)
+        self._set_busy_until(tenant, after_s, now_s)
 
     def charge(self, tenant: str, num_requests: float) -> None:
         """Count further requests of a tenant without refusing them; later requests wait the longer."""
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
-        self._set(tenant, busy_until_s + num_requests * self._interval_s, now_s)
+        self._set_busy_until(tenant, busy_until_s + num_requests * self._interval_s, now_s)
 
-    def _set(self, tenant: str, busy_until_s: float, now_s: float) -> None:
+    def _set_busy_until(self, tenant: str, busy_until_s: float, now_s: float) -> None:
         if len(self._busy_until_s) >= MAX_TENANTS:
             self._busy_until_s = {each: until for each, until in self._busy_until_s.items() if until > now_s}
         self._busy_until_s[tenant] = busy_until_s

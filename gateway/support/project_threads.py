@@ -51,20 +51,20 @@ class ProjectThreads:
         try:
             await place.acquire()
         except BaseException:
-            self._end(project_id)
+            self._end_job(project_id)
             raise
         job = self._threads.submit(work, *args)
         loop = asyncio.get_running_loop()
 
         def free(_: Future[T]) -> None:
             place.release()
-            self._end(project_id)
+            self._end_job(project_id)
 
         # A job that runs cannot be stopped: whoever stops waiting for it leaves its place taken until it has ended.
         job.add_done_callback(lambda done: loop.call_soon_threadsafe(free, done))
         return await asyncio.wrap_future(job)
 
-    def _end(self, project_id: str) -> None:
+    def _end_job(self, project_id: str) -> None:
         self._num_jobs[project_id] -= 1
         if not self._num_jobs[project_id]:
             del self._num_jobs[project_id], self._places[project_id]

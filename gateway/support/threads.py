@@ -50,7 +50,7 @@ class OwnThread:
     def __init__(self, name: str) -> None:
         """Prepare the thread. It ends with the process at the latest."""
         self._calls: SimpleQueue[tuple[Callable[[], None], asyncio.Future[None]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_calls, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -70,7 +70,7 @@ class OwnThread:
         self._calls.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
+    def _run_calls(self) -> None:
         while (call := self._calls.get()) is not None:
             function, called = call
             error: Exception | None = None

@@ -39,7 +39,7 @@ async def tunnel(host: str, port: int, address: str) -> AsyncIterator[str]:
         relays.add(task)
         try:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await _serve(reader, writer, f"{host}:{port}", address, port)
+                await _serve_connection(reader, writer, f"{host}:{port}", address, port)
         finally:
             relays.discard(task)
             writer.close()
@@ -54,7 +54,7 @@ async def tunnel(host: str, port: int, address: str) -> AsyncIterator[str]:
         await asyncio.gather(*relays, return_exceptions=True)
 
 
-async def _serve(
+async def _serve_connection(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: str, address: str, port: int
 ) -> None:
     async with asyncio.timeout(HEAD_S):

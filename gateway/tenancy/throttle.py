@@ -84,12 +84,12 @@ class Throttle:
         async with conn.transaction():
             known = await logins.find_known(conn, email, device)
             if known.device and device is not None:
-                await _count(conn, email, _identity("device", email, device.hex()))
+                await _count_failure(conn, email, _identity("device", email, device.hex()))
                 return
             client = client_of(address)
-            await _count(conn, email, _identity("pair", email, client))
+            await _count_failure(conn, email, _identity("pair", email, client))
             if client not in map(client_of, known.addresses):
-                await _count(conn, email, _identity_of_strangers(email), of_strangers=True)
+                await _count_failure(conn, email, _identity_of_strangers(email), of_strangers=True)
 
 
 async def unlock(conn: Connection, email: str) -> None:
@@ -97,7 +97,7 @@ async def unlock(conn: Connection, email: str) -> None:
     await logins.forget_failures(conn, _identity("person", email))
 
 
-async def _count(conn: Connection, email: str, identity: bytes, *, of_strangers: bool = False) -> None:
+async def _count_failure(conn: Connection, email: str, identity: bytes, *, of_strangers: bool = False) -> None:
     num_failures = await logins.count_failure(conn, identity, _identity("person", email))
     if num_failures is None:
         locked_s = await logins.locked_for_s(conn, identity)

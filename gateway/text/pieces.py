@@ -76,14 +76,14 @@ class Pieces:
             found |= {key: array("I", ids) for key, ids in zip(missing, new, strict=True)}
             with self._lock:
                 for key in missing:
-                    self._keep(key, found[key])
+                    self._cache_ids(key, found[key])
         return list(chain.from_iterable(found[key] for key in keys))
 
     def _special_and_text(self, text: str) -> list[str]:
         starts = [found.start() for found in self._separators.finditer(text)]
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
 
-    def _keep(self, key: tuple[str, str], ids: array[int]) -> None:
+    def _cache_ids(self, key: tuple[str, str], ids: array[int]) -> None:
         if key not in self._cache:
             self._cache[key] = ids
             self._num_bytes += _num_bytes(key, ids)

@@ -41,7 +41,7 @@ class TokenText:
         """
         raw = self._found.get(token_id)
         if raw is None:
-            raw = self._found[token_id] = self._find(token_id)
+            raw = self._found[token_id] = self._bytes_of(token_id)
         return raw
 
     def longest_bytes(self) -> int:
@@ -50,12 +50,12 @@ class TokenText:
         return max(self._num_bytes(token, token_id) for token, token_id in vocabulary.items())
 
     def _num_bytes(self, token: str, token_id: int) -> int:
-        """Return the number of a token's bytes, or slightly more for a byte token; cheaper than `_find`."""
+        """Return the number of a token's bytes, or slightly more for a byte token; cheaper than `_bytes_of`."""
         if self._alphabet is not None and token_id not in self._added_ids:
             return len(token)
         return len(token.replace(_VISIBLE_SPACE, " ").encode())
 
-    def _find(self, token_id: int) -> bytes:
+    def _bytes_of(self, token_id: int) -> bytes:
         token: str | None = self._backend.id_to_token(token_id)
         if token is None:
             return b""

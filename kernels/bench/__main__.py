@@ -35,7 +35,7 @@ def main() -> int:
     if wrong := _check(shape, options.only):
         print(f"wrong, so there are no figures: {', '.join(wrong)}")
         return 1
-    _measure(shape, clock, options.only)
+    _print_measurements(shape, clock, options.only)
     return 0
 
 
@@ -64,7 +64,7 @@ def _check(shape: Shape, only: str) -> list[str]:
     return wrong
 
 
-def _measure(shape: Shape, clock: Clock, only: str) -> None:
+def _print_measurements(shape: Shape, clock: Clock, only: str) -> None:
     rates = clock.rates()
     if rates is None:
         print("dry run: everything runs, nothing is measured")

@@ -33,7 +33,9 @@ def measure_memory(config: EngineConfig, requests: int, prompt_tokens: int, new_
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(config, requests, prompt_tokens, new_tokens, theirs), daemon=True)
+    process = context.Process(
+        target=_run_requests, args=(config, requests, prompt_tokens, new_tokens, theirs), daemon=True
+    )
     process.start()
     theirs.close()
     try:
@@ -43,7 +45,9 @@ def measure_memory(config: EngineConfig, requests: int, prompt_tokens: int, new_
         process.join()
 
 
-def _run(config: EngineConfig, requests: int, prompt_tokens: int, new_tokens: int, connection: Connection) -> None:
+def _run_requests(
+    config: EngineConfig, requests: int, prompt_tokens: int, new_tokens: int, connection: Connection
+) -> None:
     use_huge_pages()
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(config) as engine:

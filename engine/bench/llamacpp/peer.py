@@ -41,7 +41,7 @@ class Peer:
     def __init__(self, file: Path, num_threads: int, streams: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, remote = context.Pipe()
-        self._process = context.Process(target=_serve, args=(file, num_threads, streams, remote), daemon=True)
+        self._process = context.Process(target=_serve_llamacpp, args=(file, num_threads, streams, remote), daemon=True)
 
     def __enter__(self) -> Peer:
         self._process.start()
@@ -63,7 +63,7 @@ class Peer:
         return msgspec.convert(self._connection.recv(), RequestTimes)
 
 
-def _serve(file: Path, num_threads: int, streams: int, connection: Connection) -> None:
+def _serve_llamacpp(file: Path, num_threads: int, streams: int, connection: Connection) -> None:
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()

@@ -51,10 +51,10 @@ class RandomAdapters:
         """Return an adapter. key: a number; keys that are equal modulo NUM_DISTINCT have the same weights."""
         kind = int(key) % NUM_DISTINCT
         if kind not in self._made:
-            self._made[kind] = self._make(kind)
+            self._made[kind] = self._make_adapter(kind)
         return msgspec.structs.replace(self._made[kind], key=key)
 
-    def _make(self, kind: int) -> LoadedAdapter:
+    def _make_adapter(self, kind: int) -> LoadedAdapter:
         rank = self._ranks[kind % len(self._ranks)]
         layout = self._layouts[kind % len(self._ranks)]
         generator = torch.Generator().manual_seed(kind)

@@ -137,7 +137,7 @@ class PackedFiles:
         has_bias = self._config.o_bias if projection == "o_proj" else self._config.qkv_bias and projection in _BIASED
         if last != "bias" or self._quantized.method != "gptq" or has_bias:
             return False
-        return self._is_packed(module) and not bool(self._get(f"{module}.bias").any())
+        return self._is_packed(module) and not bool(self._tensor(f"{module}.bias").any())
 
     def _dtype(self, name: str) -> str:
         return str(self._files[name].get_slice(name).get_dtype()) if name in self._files else ""
@@ -145,7 +145,7 @@ class PackedFiles:
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._files[name].get_slice(name).get_shape())
 
-    def _get(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
@@ -163,7 +163,7 @@ class PackedFiles:
             )
         if dtype not in set(dtypes):
             raise UnsupportedModel(f"{name} is in {dtype}, and should be in {' or '.join(sorted(dtypes))}")
-        return self._get(name)
+        return self._tensor(name)
 
     def _read(self, module: str) -> PackedMatrix:
         """Return the quantized matrix of a module.
@@ -211,7 +211,7 @@ class PackedFiles:
         scheme = shapes[tuple(scales.shape)]
         rows, of_inputs = scheme.rows or outputs, scheme.inputs or inputs
         return Float8Matrix(
-            self._get(weight),
+            self._tensor(weight),
             scales.reshape(-(-outputs // rows), -(-inputs // of_inputs)),
             min(rows, outputs),
             min(of_inputs, inputs),
@@ -310,7 +310,7 @@ class PackedFiles:
         if not eight:
             raise UnsupportedModel(f"{name} is in I8, of which the config says nothing")
         scheme, scales = self._scales(module, eight, outputs, inputs)
-        integers = (self._get(name).to(torch.int16) + 128).to(torch.uint8)
+        integers = (self._tensor(name).to(torch.int16) + 128).to(torch.uint8)
         zeros = torch.full_like(scales, 128, dtype=torch.uint8)
         if not scheme.symmetric:
             of_file = self._take(f"{module}.weight_zero_point", _scale_shapes(scheme, outputs, inputs), {"I8"})
@@ -328,7 +328,7 @@ class PackedFiles:
         Raises UnsupportedModel: when there are others, by which the numbers would differ.
         """
         name = f"{module}.weight_zero_point"
-        if name in self._files and bool(self._get(name).float().any()):
+        if name in self._files and bool(self._tensor(name).float().any()):
             raise UnsupportedModel(f"{name} {NOT_SYMMETRIC}")
 
     def _scales(self, module: str, schemes: Sequence[Scheme], outputs: int, inputs: int) -> tuple[Scheme, Tensor]:

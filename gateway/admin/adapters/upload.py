@@ -83,7 +83,7 @@ class _Receiver:
 
     async def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
         if isinstance(event, MultipartSegment):
-            self._begin(event.name)
+            self._begin_part(event.name)
         elif event is None:
             self.close()
         elif self._file is not None:
@@ -125,7 +125,7 @@ class _Receiver:
             self._file.close()
             self._file = None
 
-    def _begin(self, part: str) -> None:
+    def _begin_part(self, part: str) -> None:
         if part in self._fields or part in self._files:
             raise InvalidRequest(f"The form has the part '{part}' twice.", param=part, code="invalid_value")
         if part in FIELDS:

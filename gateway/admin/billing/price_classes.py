@@ -49,7 +49,7 @@ class PriceClassController(Controller):
         """Return the price class of an adapter."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return PriceClass(name, (await _find(conn, project_id, name)).price_class)
+            return PriceClass(name, (await _find_adapter(conn, project_id, name)).price_class)
 
     @post(status_code=200, opt=needs("billing.write", body=SetPriceClass))
     async def set_price_class(
@@ -66,7 +66,7 @@ class PriceClassController(Controller):
             raise wrong_value("price_class", "'none' stands for the base model without an adapter; choose another name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            known = await _find(conn, project_id, name)
+            known = await _find_adapter(conn, project_id, name)
             before, after = PriceClass(name, known.price_class), PriceClass(name, wanted.price_class)
             if before != after:
                 await prices.set_price_class(conn, known.adapter_id, wanted.price_class)
@@ -83,7 +83,7 @@ class PriceClassController(Controller):
         return after
 
 
-async def _find(conn: Connection, project_id: str, name: str) -> prices.PricedAdapter:
+async def _find_adapter(conn: Connection, project_id: str, name: str) -> prices.PricedAdapter:
     found = await prices.find_priced_adapter(conn, project_id, name)
     if found is None:
         raise NotFound(f"The project has no adapter named '{name}'.", param="name")

@@ -56,17 +56,19 @@ class StripeCustomerController(Controller):
     ) -> StripeCustomer:
         """Set the customer of Stripe that is billed for a project."""
         wanted = await read_body(request, SetStripeCustomer)
-        return await _change(services, caller, project_id, wanted.customer_id)
+        return await _change_customer(services, caller, project_id, wanted.customer_id)
 
     @delete(status_code=200, opt=needs("billing.write"))
     async def remove_stripe_customer(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
         """Remove the customer of Stripe from a project, so that Stripe bills nobody for it."""
-        return await _change(services, caller, project_id, None)
+        return await _change_customer(services, caller, project_id, None)
 
 
-async def _change(services: AdminServices, caller: Actor, project_id: str, customer_id: str | None) -> StripeCustomer:
+async def _change_customer(
+    services: AdminServices, caller: Actor, project_id: str, customer_id: str | None
+) -> StripeCustomer:
     async with services.database.transaction() as conn:
         if await projects.lock_project(conn, caller.organization_id, project_id) is None:
             raise no_such_project(project_id)

@@ -93,7 +93,7 @@ class RateLimitController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await _rate_limit(conn, services.bases, caller.organization_id, project_id, rate_limit_id)
-            await _change(conn, wanted, caller.organization_id, project_id, before.model)
+            await _change_limits(conn, wanted, caller.organization_id, project_id, before.model)
             after = await _rate_limit(conn, services.bases, caller.organization_id, project_id, rate_limit_id)
             if after != before:
                 await audit.record(
@@ -108,7 +108,9 @@ class RateLimitController(Controller):
         return after
 
 
-async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: str, project_id: str, model: str) -> None:
+async def _change_limits(
+    conn: Connection, wanted: UpdateRateLimit, organization_id: str, project_id: str, model: str
+) -> None:
     known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
     for field, (unit, window) in _FIELDS.items():
         value: int | UnsetType | None = getattr(wanted, field)

@@ -259,7 +259,7 @@ class LoginController(Controller):
     ) -> Response[EndedLogins]:
         """End the login with which the request is made."""
         await read_body(request, Nothing)
-        ended = await _end(services, caller, caller.id, login_id=caller.login_id, keeps_device=True)
+        ended = await _end_logins(services, caller, caller.id, login_id=caller.login_id, keeps_device=True)
         call = call_of(request.scope)
         return Response(ended, cookies=[own_cookie(call, cookie_name(call), "", 0)])
 
@@ -271,7 +271,7 @@ class LoginController(Controller):
     @delete("/logins/{login_id:str}", status_code=200, opt=needs(None))
     async def end_login(self, login_id: FromPath[str], services: Services, caller: Caller) -> EndedLogins:
         """End one of the caller's logins."""
-        ended = await _end(services, caller, caller.id, login_id=login_id)
+        ended = await _end_logins(services, caller, caller.id, login_id=login_id)
         if not ended.ids:
             raise NotFound(f"You have no login with the id '{login_id}'.", param="login_id")
         return ended
@@ -359,7 +359,7 @@ class UserLoginController(Controller):
         async with services.database.acquire() as conn:
             user = await existing_user(conn, caller.organization_id, user_id)
         check_grant(caller, of_role(user.role))
-        return await _end(services, caller, user_id)
+        return await _end_logins(services, caller, user_id)
 
 
 def _by_name(project: ProjectRow) -> str:
@@ -389,7 +389,7 @@ async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Lo
     return Page(shown, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False)
 
 
-async def _end(
+async def _end_logins(
     services: AdminServices, caller: Actor, user_id: str, login_id: str | None = None, *, keeps_device: bool = False
 ) -> EndedLogins:
     async with services.database.transaction() as conn:

@@ -82,7 +82,7 @@ class MemberController(Controller):
     ) -> Member:
         """Give a user a role in a project. A member gets this role instead of the present one."""
         wanted = await read_body(request, AddMember)
-        return await _put(services, caller, project_id, wanted.user_id, wanted.role, is_member=False)
+        return await _put_member(services, caller, project_id, wanted.user_id, wanted.role, is_member=False)
 
     @get("/{user_id:str}", opt=needs("members.read"))
     async def get_member(
@@ -104,7 +104,7 @@ class MemberController(Controller):
     ) -> Member:
         """Change the role of a member of a project."""
         wanted = await read_body(request, ModifyMember)
-        return await _put(services, caller, project_id, user_id, wanted.role, is_member=True)
+        return await _put_member(services, caller, project_id, user_id, wanted.role, is_member=True)
 
     @delete("/{user_id:str}", status_code=200, opt=needs("members.write"))
     async def remove_member(
@@ -122,7 +122,7 @@ class MemberController(Controller):
         return DeletedMember(user_id)
 
 
-async def _put(
+async def _put_member(
     services: AdminServices, caller: Actor, project_id: str, user_id: str, role: Role, *, is_member: bool
 ) -> Member:
     """Give a user a role in a project. is_member: whether the user has to be a member already."""

@@ -124,9 +124,9 @@ class Driver:
             match call:
                 case Look():
                     async with self._only_one_looks:
-                        return await self._look(call.public_keys, call.kept)
+                        return await self._report_cluster(call.public_keys, call.kept)
                 case Offer():
-                    return await self._offer(call.ask, call.public_keys)
+                    return await self._offer_spot(call.ask, call.public_keys)
                 case Go():
                     seat = self._seats.get(call.replica_id)
                     if seat is None:
@@ -138,7 +138,7 @@ class Driver:
                         self._engines[engine.replica_id, engine.generation] = engine
                     return Started(engine)
                 case Stop():
-                    return await self._stop(call)
+                    return await self._stop_engine(call)
                 case Forget():
                     takes = dict(self._seat_takes)  # threads add to it
                     self._seat_takes = {id: takes[id] for id in call.replica_ids if id in takes}
@@ -155,7 +155,7 @@ class Driver:
 
     # what there is
 
-    async def _look(self, public_keys: list[str], kept: list[str] | None) -> ClusterState:
+    async def _report_cluster(self, public_keys: list[str], kept: list[str] | None) -> ClusterState:
         seated = set(self._seats)  # those that `kept` can know of
         self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         alive = {each.id for each in self._nodes}
@@ -261,7 +261,7 @@ class Driver:
 
     # what is to be
 
-    async def _offer(self, ask: LaunchRequest, public_keys: list[str]) -> Answer:
+    async def _offer_spot(self, ask: LaunchRequest, public_keys: list[str]) -> Answer:
         if not self._nodes:
             self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         seat = self._seats.get(ask.replica_id)
@@ -284,7 +284,7 @@ class Driver:
         self._seat_nodes[ask.replica_id] = sight.node_id
         return Offered(await _await_within(OFFER_S, seat.offer.remote(ask, public_keys)))
 
-    async def _stop(self, call: Stop) -> Answer:
+    async def _stop_engine(self, call: Stop) -> Answer:
         node_id = self._engine_nodes.get((call.engine.replica_id, call.engine.generation))
         watcher = self._watchers().get(node_id or "")
         if watcher is None:

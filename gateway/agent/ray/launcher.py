@@ -83,14 +83,14 @@ class RayLauncher:
     async def start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         """Start an engine on a node that Ray finds, as `Launcher.start`."""
         try:
-            return await self._start(ask, begin)
+            return await self._start_engine(ask, begin)
         finally:
             self._tried.add(ask.replica_id)
             self._engines = {
                 id: each for id, each in self._engines.items() if id != ask.replica_id or each.pid is not None
             }
 
-    async def _start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
+    async def _start_engine(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
         if self._kept is not None and ask.replica_id not in self._kept:
             self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)

@@ -40,7 +40,7 @@ class AdapterCalls:
             async with asyncio.timeout(timeout_s):
                 return await waiter
         finally:
-            self._leave(command.digest, probes, waiter)
+            self._remove_waiter(command.digest, probes, waiter)
 
     def answered(self, status: AdapterStatus) -> None:
         """Give an answer of the engine to all calls that wait for it."""
@@ -55,7 +55,7 @@ class AdapterCalls:
                 if not waiter.done():
                     waiter.set_exception(make_error())
 
-    def _leave(self, key: str, probes: bool, waiter: Waiter) -> None:
+    def _remove_waiter(self, key: str, probes: bool, waiter: Waiter) -> None:
         waiters = self._waiters[key, probes]
         waiters.remove(waiter)
         if not waiters:

@@ -139,7 +139,7 @@ class EngineLink:
         """
         if self._engine_id is None or self._frames is None:
             raise EngineGone(self.detail)
-        _put(self._frames, message)
+        _send_message(self._frames, message)
 
     async def _keep_connected(self) -> None:
         # A flag too: a task group that is cancelled just as one of its tasks fails raises the failure alone.
@@ -200,7 +200,7 @@ class EngineLink:
 
     async def _greet(self, frames: Frames) -> None:
         self.detail = "waiting for an engine"
-        _put(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id, PROTOCOL_MINOR))
+        _send_message(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id, PROTOCOL_MINOR))
         try:
             async with asyncio.timeout(DEAD_AFTER_S):
                 answer, *more = map(_decode, await frames.take())
@@ -250,7 +250,7 @@ class EngineLink:
             if self._silence.is_over(limit_s, now_s):
                 raise EngineGone(f"the engine missed {limit_s / HEARTBEAT_INTERVAL_S:g} heartbeats")
             if now_s >= beat_s:
-                _put(frames, Heartbeat(sequence))
+                _send_message(frames, Heartbeat(sequence))
                 sequence, beat_s = sequence + 1, now_s + HEARTBEAT_INTERVAL_S
             await asyncio.sleep(min(beat_s - now_s, self._silence.next_look_s(limit_s)))
 
@@ -268,7 +268,7 @@ async def _watch(events: Frames) -> None:
     raise EngineGone("the engine closed the connection")
 
 
-def _put(frames: Frames, message: GatewayMessage) -> None:
+def _send_message(frames: Frames, message: GatewayMessage) -> None:
     try:
         frames.send(encode(message))
     except zmq.Again:

@@ -118,7 +118,7 @@ class EngineRequests:
     def end(self, finals: Sequence[Final]) -> None:
         """End the requests whose finals have come."""
         for final in finals:
-            self._end(final)
+            self._end_stream(final)
 
     def lose_all(self, reason: str) -> None:
         """End all requests, whose engine is gone, with the tokens that this gateway saw of each."""
@@ -196,9 +196,9 @@ class EngineRequests:
         error = EngineError("internal", reason)
         if not usage.completion_tokens:  # nothing of the answer exists yet: it may be asked for again
             error = EngineError("draining", reason, retry_after_s=RETRY_AFTER_S)
-        self._end(Final(stream.request.request_id, "error", usage, error))
+        self._end_stream(Final(stream.request.request_id, "error", usage, error))
 
-    def _end(self, final: Final) -> None:
+    def _end_stream(self, final: Final) -> None:
         stream = self._streams.get(final.request_id)
         if stream is None:
             return

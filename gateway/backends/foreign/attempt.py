@@ -214,10 +214,10 @@ class Attempt:
     def _settled(self) -> BilledCounts:
         """Return the usage that is billed if the request ends now."""
         if self._settled_now is None:
-            self._settled_now = self._settle()
+            self._settled_now = self._billed_counts()
         return self._settled_now
 
-    def _settle(self) -> BilledCounts:
+    def _billed_counts(self) -> BilledCounts:
         reported = self.reported
         if not self.has_begun and reported is None:
             return BilledCounts(0, 0, 0, is_ours=True, is_false=False)

@@ -115,7 +115,7 @@ class ServerCondition:
         self._since = int(time.time())
         self._is_due = asyncio.Event()
         health_s = pooled.settings.health_seconds
-        self._watching = Worker(self._ask, health_s, name="condition of a server", wake=self._is_due)
+        self._watching = Worker(self._ask_server, health_s, name="condition of a server", wake=self._is_due)
         self._notified: tuple[bool, str] | None = None  # the condition as it was when watchers were last notified
         self._are_true: list[bool] = []
         self._distrusted_until_s = 0.0
@@ -273,7 +273,7 @@ class ServerCondition:
         """Check the server's health now, since it has changed."""
         self._is_due.set()
 
-    async def _ask(self) -> None:
+    async def _ask_server(self) -> None:
         before, could, had_answered = self.info, self.capabilities, self._has_answered
         try:
             self._server.key = await self._authorize()

@@ -93,14 +93,14 @@ class CallingChoice:
                 return self._last_piece(new)
         self._num_tokens = delta.num_completion_tokens
         if delta.finish_reason in ("stop", "length"):
-            return self._end(delta.finish_reason, new, delta.stop_token_id)
+            return self._end_piece(delta.finish_reason, new, delta.stop_token_id)
         return self._piece(new) if new.text or new.calls or new.token_ids else None
 
     def end(self, reason: FinishReason) -> Piece:
         """End the choice without a further token; return its last piece, with text that was held back."""
-        return self._end(reason, _New())
+        return self._end_piece(reason, _New())
 
-    def _end(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
+    def _end_piece(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
         if self._content_text.is_stopped:

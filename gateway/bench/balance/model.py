@@ -264,10 +264,10 @@ class Simulation:
                 for name in self.replicas:
                     self._areas[name], self._counted_s[name] = 0.0, began_s
                 self._waits_s.clear()
-            self._send(arrival)
+            self._send_arrival(arrival)
         ended_s = requests[-1].at_s
         for replica in self.replicas.values():
-            self._count(replica, ended_s)
+            self._count_time(replica, ended_s)
         return self._outcome(before, ended_s - began_s)
 
     def _outcome(self, before: dict[str, tuple[int, int]], elapsed_s: float) -> Outcome:
@@ -284,14 +284,14 @@ class Simulation:
             waits_s=sorted(self._waits_s),
         )
 
-    def _send(self, arrival: Arrival) -> None:
+    def _send_arrival(self, arrival: Arrival) -> None:
         gateway = self._rng.randrange(self.world.gateways)
         asked = Asked(arrival.adapter)
         policy = self.policies[gateway]
         name = policy.pick(asked)
         policy.taken(name, asked)
         replica = self.replicas[name]
-        self._count(replica, arrival.at_s)
+        self._count_time(replica, arrival.at_s)
         replica.arrive(Request(arrival, gateway, asked))
         self._advance(replica, arrival.at_s)
 
@@ -302,7 +302,7 @@ class Simulation:
                 self._beat(replica, at_s)
                 self._push(at_s + self.world.heartbeat_s, "beat", replica, None)
                 continue
-            self._count(replica, at_s)
+            self._count_time(replica, at_s)
             if kind == "loaded":
                 assert isinstance(what, str)
                 replica.loaded(what)
@@ -324,7 +324,7 @@ class Simulation:
         for policy in self.policies:
             policy.update(picture, now_s)
 
-    def _count(self, replica: Replica, now_s: float) -> None:
+    def _count_time(self, replica: Replica, now_s: float) -> None:
         self._areas[replica.name] += replica.num_here * (now_s - self._counted_s[replica.name])
         self._counted_s[replica.name] = now_s
 

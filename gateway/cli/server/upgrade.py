@@ -49,7 +49,7 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     dsn = both_dsns(load_settings(environ)).owner
     try:
-        found = asyncio.run(_look(dsn))
+        found = asyncio.run(_read_report(dsn))
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
     except UNAVAILABLE as error:
@@ -61,7 +61,7 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return EXIT_OK if found.may_go_on else EXIT_FAILED
 
 
-async def _look(dsn: str) -> Report:
+async def _read_report(dsn: str) -> Report:
     from engine.protocol import protocol_text
     from engine.version import VERSION
     from gateway.db.installed_versions import read_installation

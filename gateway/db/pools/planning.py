@@ -69,7 +69,7 @@ async def plan_pools(
         for move in moves:
             await lock_adapters(conn, move.former_digest)
         for action in actions:
-            await _apply(conn, action)
+            await _apply_action(conn, action)
         for move in moves:
             await _move(conn, move, fitting.get(move.pool_id, frozenset()))
     return actions
@@ -223,7 +223,7 @@ async def _lock(conn: Connection, actions: Sequence[Action]) -> None:
     await conn.execute(_LOCK_REPLICAS, replica_ids)
 
 
-async def _apply(conn: Connection, action: Action) -> None:
+async def _apply_action(conn: Connection, action: Action) -> None:
     match action:
         case Create(pool_id, revision, place):
             await create_replica(conn, pool_id, revision, host_id=place.host_id, gpu=place.gpu)

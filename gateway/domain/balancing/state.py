@@ -113,9 +113,9 @@ class ReplicaState:
         self._own -= asked.units
         self._since -= asked.units
         if asked.adapter:
-            _drop(self._adapters, asked.adapter, 1)
+            _subtract(self._adapters, asked.adapter, 1)
         if asked.tenant:
-            _drop(self._tenants, asked.tenant, asked.choices)
+            _subtract(self._tenants, asked.tenant, asked.choices)
             since = self._tenants_since
             since[asked.tenant] = since.get(asked.tenant, 0) - asked.choices
         self._weigh()
@@ -148,7 +148,7 @@ class ReplicaState:
         self.load = max(self._own, self._reported + self._since * self.num_gateways)
 
 
-def _drop(counts: dict[str, int], key: str, num: int) -> None:
+def _subtract(counts: dict[str, int], key: str, num: int) -> None:
     left = counts.get(key, 0) - num
     if left > 0:
         counts[key] = left

@@ -144,12 +144,12 @@ class Holdings:
         """Record that a part used this much. The rest of its reservation is free again."""
         if (part := self._parts.pop(request_id, None)) is not None:
             self._spend(part, usage, Row(request_id, is_final=True))
-            self._release(part)
+            self._release_part(part)
 
     def give_up(self, request_id: str) -> None:
         """Free the reservation of a part that never ran, or whose usage nobody will report any more."""
         if (part := self._parts.pop(request_id, None)) is not None:
-            self._release(part)
+            self._release_part(part)
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
         """Move the newly known use of a part from the reserved amounts to those that wait for their ledger row."""
@@ -173,7 +173,7 @@ class Holdings:
         if used:
             self._unwritten[row] = used
 
-    def _release(self, part: _Part) -> None:
+    def _release_part(self, part: _Part) -> None:
         reservation = part.reservation
         reservation.open.discard(part.index)
         for entry, most, spent in zip(reservation.entries, part.most, part.spent, strict=True):
@@ -225,7 +225,7 @@ class Holdings:
                 self.wanting.add(each.key)
             self.note_spare(each)
             if now_s - each.used_s >= DROP_S and each.held == each.reserved == each.unwritten == each.num_asks == 0:
-                self._drop(each)
+                self._drop_slice(each)
 
     def note_spare(self, each: Slice) -> None:
         """Mark a slice as one that may have something to give back."""
@@ -278,7 +278,7 @@ class Holdings:
             self._latest[limit.id] = found
         return found
 
-    def _drop(self, each: Slice) -> None:
+    def _drop_slice(self, each: Slice) -> None:
         if each.key in self.dirty:
             return
         del self.slices[each.key]

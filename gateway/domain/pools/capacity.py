@@ -319,11 +319,11 @@ class FreeMemory:
 
     def occupy(self, place: Place, needs: Needs) -> None:
         """Subtract the memory of a replica at a place, whether or not that much is free."""
-        self._change(place, -needs.num_bytes, -GPU_HOST_BYTES, 1)
+        self._change_free(place, -needs.num_bytes, -GPU_HOST_BYTES, 1)
 
     def leave(self, place: Place, needs: Needs) -> None:
         """Add the memory of a replica that leaves a place."""
-        self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
+        self._change_free(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
         """Return the place with the most free memory that has room for a replica; None where none has room.
@@ -395,7 +395,7 @@ class FreeMemory:
             return f"{host.name} has no GPU"
         return f"{host.name} has {_share(host.memory_bytes, free)}"
 
-    def _change(self, place: Place, num_bytes: int, host_bytes: int, num_replicas: int) -> None:
+    def _change_free(self, place: Place, num_bytes: int, host_bytes: int, num_replicas: int) -> None:
         if place.host_id not in self._hosts:
             return
         self._num_replicas[place.host_id] += num_replicas

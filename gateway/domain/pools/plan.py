@@ -219,7 +219,7 @@ class _Plan:
         if pool.is_removed:
             return self._actions
         if pool.wanted_revision != pool.revision:
-            self._change()
+            self._change_revision()
         elif pool.revision is not None:
             self._keep(pool.revision)
         return self._actions
@@ -278,7 +278,7 @@ class _Plan:
 
     # a change of the revision
 
-    def _change(self) -> None:
+    def _change_revision(self) -> None:
         pool = self._pool
         wanted = pool.revisions.get(pool.wanted_revision)
         if wanted is None or wanted.state == "preparing":

@@ -111,15 +111,15 @@ class ExperimentExport:
         """
         if self.request.kind == "analysis":
             async for chunk in analysis_chunks(self._conn, self._scope):
-                yield self._note(chunk)
+                yield self._hash_chunk(chunk)
             return
         encoder = self._encoder()
-        yield self._note(encoder.start())
+        yield self._hash_chunk(encoder.start())
         async for rows in self._rows():
             self._num_rows += len(rows)
             if chunk := encoder.encode(rows):
-                yield self._note(chunk)
-        yield self._note(encoder.finish())
+                yield self._hash_chunk(chunk)
+        yield self._hash_chunk(encoder.finish())
 
     def manifest(self) -> ExperimentManifest:
         """Return the manifest of the file, after `chunks`."""
@@ -137,7 +137,7 @@ class ExperimentExport:
             files=(self._digest.entry(),),
         )
 
-    def _note(self, chunk: bytes) -> bytes:
+    def _hash_chunk(self, chunk: bytes) -> bytes:
         self._digest.add(chunk)
         return chunk
 

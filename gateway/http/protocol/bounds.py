@@ -74,7 +74,7 @@ class Watch:
             self._deadline_s = loop.time() + bound.max_s
             if self._timer is None or self._timer.when() > self._deadline_s:
                 self.stop()
-                self._timer = loop.call_at(self._deadline_s, self._look)
+                self._timer = loop.call_at(self._deadline_s, self._check_bound)
 
     def stop(self) -> None:
         """Stop the timer."""
@@ -95,12 +95,12 @@ class Watch:
         self._deadline_s = min(latest_s, self._deadline_s + num_bytes / bound.bytes_per_extra_s)
         return num_bytes / bound.bytes_per_s
 
-    def _look(self) -> None:
+    def _check_bound(self) -> None:
         self._timer = None
         bound, loop = self._bound, asyncio.get_running_loop()
         if bound is None or bound.max_s == math.inf:
             return
         if self._deadline_s > loop.time():
-            self._timer = loop.call_at(self._deadline_s, self._look)
+            self._timer = loop.call_at(self._deadline_s, self._check_bound)
         else:
             self._end(bound, bound.late)

@@ -128,7 +128,7 @@ class Exporter:
                 if len(self._waiting) < BATCH_SPANS:
                     break
         except Exception:
-            self._drop()
+            self._drop_message()
             raise
 
     async def _send_batch(self, retry_after_s: tuple[float, ...]) -> None:
@@ -143,7 +143,7 @@ class Exporter:
             except NotTaken as error:
                 if wait_s is None or not error.may_retry:
                     self._note_away(str(error))
-                    return self._drop()
+                    return self._drop_message()
             await asyncio.sleep(wait_s)
         self._sent.inc(len(self._being_sent))
         self._being_sent, self._is_away = [], False
@@ -160,7 +160,7 @@ class Exporter:
         if not answer.is_success:
             raise NotTaken(f"status {answer.status_code}", may_retry=answer.status_code in _LATER)
 
-    def _drop(self) -> None:
+    def _drop_message(self) -> None:
         self._not_taken.inc(len(self._being_sent))
         self._being_sent = []
 

@@ -37,7 +37,7 @@ class Trace:
         self.sink = sink
         self._num_left = MAX_SPANS
         self._num_left_out = 0
-        self.first = self._begin("", kind, parent_id)
+        self.first = self._begin_span("", kind, parent_id)
 
     def begin(self, name: str, kind: Kind, parent: Span | None = None, service: Service = "gateway") -> Span | None:
         """Begin a span now; None where the request has as many as it may have.
@@ -47,7 +47,7 @@ class Trace:
         if self._num_left <= 0:
             self._num_left_out += 1
             return None
-        return self._begin(name, kind, (parent or self.first).span_id, service)
+        return self._begin_span(name, kind, (parent or self.first).span_id, service)
 
     def finish(self, name: str, attributes: Attributes, error: str = "", *, is_our_fault: bool = True) -> None:
         """End the first span of a trace of work that runs apart from a request.
@@ -75,7 +75,7 @@ class Trace:
         """Return the header `traceparent` that names a span as the parent of work elsewhere."""
         return write_parent(self.id, span.span_id, is_sampled=True)
 
-    def _begin(self, name: str, kind: Kind, parent_id: str, service: Service = "gateway") -> Span:
+    def _begin_span(self, name: str, kind: Kind, parent_id: str, service: Service = "gateway") -> Span:
         self._num_left -= 1
         return Span(self.id, new_span_id(), parent_id, name, kind, time.time_ns(), 0, service, {}, [])
 

@@ -103,7 +103,7 @@ class ChatEvents:
         if piece.calls:
             data += self._call_events(piece)
         if piece.finish_reason is not None:
-            data += self._end(piece.index, piece.finish_reason)
+            data += self._end_choice(piece.index, piece.finish_reason)
         return data
 
     def _call_events(self, piece: Piece) -> bytes:
@@ -112,7 +112,7 @@ class ChatEvents:
         deltas = [self._calls.delta(piece.index, new) for new in piece.calls]
         return b"".join(event(self._chunk(choices=[ChatChunkChoice(piece.index, delta)])) for delta in deltas)
 
-    def _end(self, index: int, reason: str) -> bytes:
+    def _end_choice(self, index: int, reason: str) -> bytes:
         delta = ChatDelta()
         if self._calls is not None:
             has_calls = index in self._has_calls

@@ -131,7 +131,7 @@ class Progress:
         for event in events:
             match event:
                 case InProgress():
-                    self._change(status="in_progress")
+                    self._change_response(status="in_progress")
                 case ItemAdded(item=item):
                     self._open = self._begun(item)
                 case ItemDone(item=item):
@@ -160,7 +160,7 @@ class Progress:
         events: list[ResponseEvent] = [Created(sequence_number=self._numbers(), response=self.response)]
         if self.response.status == "queued":
             events.append(Queued(sequence_number=self._numbers(), response=self.response))
-            self._change(status="in_progress")
+            self._change_response(status="in_progress")
         return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
     def add_text(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
@@ -219,9 +219,9 @@ class Progress:
             common["conversation"] = None
         if self._is_cut:
             details = IncompleteDetails("max_output_tokens")
-            self._change(**common, status="incomplete", incomplete_details=details)
+            self._change_response(**common, status="incomplete", incomplete_details=details)
             return [Incomplete(sequence_number=self._numbers(), response=self.response)]
-        self._change(**common, status="completed", completed_at=completed_at)
+        self._change_response(**common, status="completed", completed_at=completed_at)
         return [Completed(sequence_number=self._numbers(), response=self.response)]
 
     def fail(self, error: GatewayError, usage: ResponseUsage) -> list[ResponseEvent]:
@@ -237,7 +237,7 @@ class Progress:
                 error=detail,
             )
         )
-        self._change(
+        self._change_response(
             output=list(self._output),
             usage=self._with_reasoning_tokens(usage),
             store=self.response.background,
@@ -250,7 +250,7 @@ class Progress:
     def cancel(self, usage: ResponseUsage) -> list[ResponseEvent]:
         """Return the last events of a response that was cancelled. The output so far stays."""
         events = self._close("incomplete")
-        self._change(
+        self._change_response(
             output=list(self._output), usage=self._with_reasoning_tokens(usage), conversation=None, status="cancelled"
         )
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
@@ -331,7 +331,7 @@ class Progress:
         self._output.append(item)
         return events
 
-    def _change(self, **fields: object) -> None:
+    def _change_response(self, **fields: object) -> None:
         self.response = msgspec.structs.replace(self.response, **fields)
 
 

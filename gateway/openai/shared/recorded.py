@@ -46,11 +46,11 @@ class RecordedReply(ASGIResponse):
 
         async def record(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._begin(message["status"], message["headers"], call)
+                self._record_head(message["status"], message["headers"], call)
             elif message["type"] == "http.response.body":
                 self._add(message["body"])
                 if not message.get("more_body", False):
-                    await self._execution.finish(self._reply())
+                    await self._execution.finish(self._recorded_reply())
             outgoing.put_nowait(message)
             if self._parts is None:
                 await outgoing.join()
@@ -65,7 +65,7 @@ class RecordedReply(ASGIResponse):
             sending.cancel()
             self._execution.release()
 
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], call: Call) -> None:
+    def _record_head(self, status: int, headers: Iterable[tuple[bytes, bytes]], call: Call) -> None:
         self._status = status
         of_reply = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         self._headers = [header for header in of_reply if header[0] != "content-length"]
@@ -78,7 +78,7 @@ class RecordedReply(ASGIResponse):
             else:
                 self._parts = None
 
-    def _reply(self) -> Reply | None:
+    def _recorded_reply(self) -> Reply | None:
         return None if self._parts is None else Reply(self._status, tuple(self._headers), b"".join(self._parts))
 
 

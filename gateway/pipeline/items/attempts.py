@@ -82,7 +82,7 @@ class Attempts:
         except Overloaded as error:
             if self._call is not None:
                 self._call.note(error)
-            self._end(error)
+            self._end_attempts(error)
             raise
         self._tried.add(replica.id)
         try:
@@ -100,13 +100,13 @@ class Attempts:
         self._num_sent += failure.was_sent
         if not (may_restart and self._has_another() and self._is_allowed(failure)):
             (failure.supersede if self._is_followed(failure.error) else failure.settle)()
-            self._end(failure.error)
+            self._end_attempts(failure.error)
             raise failure.error
         failure.supersede()
         if failure.was_sent:
             self.request = msgspec.structs.replace(self.request, attempt=self.request.attempt + 1)
 
-    def _end(self, error: GatewayError) -> None:
+    def _end_attempts(self, error: GatewayError) -> None:
         if not self._num_sent and self._on_unanswered is not None and not self._is_followed(error):
             self._on_unanswered(error)
 

@@ -36,7 +36,7 @@ async def await_first_item(
     Raises the errors of the source: when it fails before its first item.
     Raises as `check`.
     """
-    first, loop = asyncio.create_task(_next(source)), asyncio.get_running_loop()
+    first, loop = asyncio.create_task(_next_item(source)), asyncio.get_running_loop()
     end_s = None if bound_s is None else loop.time() + bound_s
     try:
         while not first.done():
@@ -55,7 +55,7 @@ async def await_first_item(
     return _first_and_rest(first.result(), source)
 
 
-async def _next(source: Source) -> Item | Restarted:
+async def _next_item(source: Source) -> Item | Restarted:
     return await anext(source)
 
 

@@ -84,7 +84,7 @@ async def generate_hedged(
             tried=tried,
             call=call,
         )
-        made = _Try(range(start, start + ATTEMPTS_PER_TRY), source, asyncio.create_task(_next(source)))
+        made = _Try(range(start, start + ATTEMPTS_PER_TRY), source, asyncio.create_task(_next_item(source)))
         tries.append(made)
         return made
 
@@ -146,7 +146,7 @@ async def _close(each: _Try) -> None:
     await each.source.aclose()
 
 
-async def _next(source: AsyncGenerator[Item | Restarted]) -> Item | Restarted:
+async def _next_item(source: AsyncGenerator[Item | Restarted]) -> Item | Restarted:
     return await anext(source)
 
 

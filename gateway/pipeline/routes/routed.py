@@ -230,7 +230,7 @@ class RoutedRequests:
         )
         if outcome in USUAL_ERRORS and isinstance(steps.target, Route):
             self._planner.measured.failed(context.principal.project_id, steps.target.model, time.monotonic())
-        self._count(policy, steps, outcome, is_followed=steps.follows(error))
+        self._count_outcome(policy, steps, outcome, is_followed=steps.follows(error))
 
     def _record_target(
         self,
@@ -258,7 +258,7 @@ class RoutedRequests:
             "route_attempts": num_tried,
             "route_tried": steps.tried,
         }
-        self._count(policy, steps, "served", is_followed=False)
+        self._count_outcome(policy, steps, "served", is_followed=False)
         for number, copy in enumerate(steps.step.copies):
             found = steps.found(copy.target)
             payer = None
@@ -267,7 +267,7 @@ class RoutedRequests:
             route = found if isinstance(found, Route) else None
             self._copy(context, asked, run, PlacedShadow(route, _ignore_outcome, payer=payer, suffix=f"_{number}"))
 
-    def _count(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
+    def _count_outcome(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
         assert steps.step is not None
         route = _label(policy)
         self._metrics.took(route, edges_to(steps.step.path))

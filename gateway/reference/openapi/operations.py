@@ -68,7 +68,7 @@ def _operations(app: Litestar) -> Iterator[Operation]:
                     access is not None or "caller" in handler.parsed_fn_signature.parameters,
                     shape,
                     access.body if access is not None else shape.body,
-                    shape.reply if shape.reply or shape.media else _reply(handler),
+                    shape.reply if shape.reply or shape.media else _reply_type(handler),
                 )
 
 
@@ -76,7 +76,7 @@ def _name(handler: HTTPRouteHandler) -> str:
     return handler.operation_id if isinstance(handler.operation_id, str) else handler.fn.__name__
 
 
-def _reply(handler: HTTPRouteHandler) -> Any:
+def _reply_type(handler: HTTPRouteHandler) -> Any:
     annotation = handler.parsed_fn_signature.return_type.annotation
     if get_origin(annotation) is Response:
         (annotation,) = get_args(annotation)

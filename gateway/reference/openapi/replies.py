@@ -84,11 +84,13 @@ def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
     """Return the `responses` of an operation, by status."""
     described = {"200": _success_reply(each, schema_of)}
     if each.shape.accepted_reply is not None:
-        described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted_reply]))
+        described["202"] = _reply_with_headers(
+            "The work has begun and goes on.", as_json(schema_of[each.shape.accepted_reply])
+        )
     for status in failure_statuses(each):
         described[str(status)] = {"$ref": f"#/components/responses/{FAILURES[status].name}"}
     for status, kind in each.shape.statuses.items():
-        described[str(status)] = _reply(FAILURES[status].description, as_json(schema_of[kind]))
+        described[str(status)] = _reply_with_headers(FAILURES[status].description, as_json(schema_of[kind]))
     return described
 
 
@@ -122,7 +124,7 @@ def _success_reply(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     if each.shape.event is not None:
         content[STREAM] = {"schema": event_schema(each.shape, schema_of)}
     content |= {media: {"schema": _schema_of_media(media)} for media in each.shape.media}
-    described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
+    described = _reply_with_headers("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:
         described["headers"] |= headers.references(
             headers.LIMITS, headers.ADAPTER, headers.EXPERIMENT, headers.ROUTE, headers.DETAILS, headers.REPLAY
@@ -134,6 +136,6 @@ def _schema_of_media(media: str) -> dict[str, Any]:
     return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}
 
 
-def _reply(description: str, content: dict[str, Any]) -> dict[str, Any]:
+def _reply_with_headers(description: str, content: dict[str, Any]) -> dict[str, Any]:
     described = {"description": description, "headers": headers.references(headers.EVERY)}
     return described | ({"content": content} if content else {})

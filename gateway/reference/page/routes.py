@@ -48,7 +48,7 @@ class Rendered(msgspec.Struct, frozen=True):
 
 def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
-    rendered_of = made_once(_make)
+    rendered_of = made_once(_render_both)
 
     @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
@@ -111,7 +111,7 @@ def base_url(request: Request[Any, Any, Any]) -> str:
     return f"{scheme}://{host}" if len(host) <= MAX_HOST_CHARS and HOST.fullmatch(host) else BASE_URL
 
 
-def _make(app: Litestar) -> Rendered:
+def _render_both(app: Litestar) -> Rendered:
     described = document(app)
     return Rendered(msgspec.json.encode(described), chunks_of(page(described)))
 

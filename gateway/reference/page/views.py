@@ -132,7 +132,7 @@ def _operation(method: str, path: str, operation: dict[str, Any], document: Mapp
         parameters=[_parameter(each) for each in operation["parameters"]],
         body=fields,
         body_types=[(media, type_words(each["schema"])) for media, each in content.items()],
-        replies=[_reply(status, each) for status, each in responses.items() if "$ref" not in each],
+        replies=[_reply_view(status, each) for status, each in responses.items() if "$ref" not in each],
         failures=[status for status, each in responses.items() if "$ref" in each],
         curl=curl(method, path, operation, body, is_admin=is_admin),
         python=python(client_method, body) if client_method else "",
@@ -159,7 +159,7 @@ def _parameter(each: dict[str, Any]) -> Field:
     )
 
 
-def _reply(status: str, reply: dict[str, Any]) -> Reply:
+def _reply_view(status: str, reply: dict[str, Any]) -> Reply:
     contents = [(media, type_words(each["schema"])) for media, each in reply.get("content", {}).items()]
     return Reply(status, reply["description"], contents, is_failure=not status.startswith("2"))
 

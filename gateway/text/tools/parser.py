@@ -66,15 +66,15 @@ class CallParser:
     def push(self, text: str, *, is_trigger: bool = False) -> Parsed:
         """Parse the next text. is_trigger: whether the text is the trigger as a token."""
         self._can_begin = self._can_begin or is_trigger
-        return self._take(text, is_all=False)
+        return self._take_text(text, is_all=False)
 
     def finish(self) -> Parsed:
         """End the text and return what was held back of it."""
-        parsed = self._take("", is_all=True)
+        parsed = self._take_text("", is_all=True)
         parsed.content += self._content_text.finish()
         return parsed
 
-    def _take(self, text: str, *, is_all: bool) -> Parsed:
+    def _take_text(self, text: str, *, is_all: bool) -> Parsed:
         self._held += text
         parsed = Parsed("", [])
         while self._held and not self._content_text.is_stopped and self._step(parsed, is_all):
@@ -98,7 +98,7 @@ class CallParser:
         if start is None:  # a call too short to tell of which tool
             self._held = ""
             return False
-        self._begin(self._starts[start], start, parsed)
+        self._begin_call(self._starts[start], start, parsed)
         return True
 
     def _read_arguments(self, parsed: Parsed, is_all: bool) -> bool:
@@ -115,7 +115,7 @@ class CallParser:
         held = self._held
         following = _beginning_of(held, self._nexts)
         if following is not None:
-            self._begin(self._nexts[following], following, parsed)
+            self._begin_call(self._nexts[following], following, parsed)
             return True
         if _may_become(held, (*self._nexts, self._end)):
             return False
@@ -145,7 +145,7 @@ class CallParser:
         """Tell whether a completed text ends in the beginning of a call, too short to tell of which tool."""
         return self._must_call or bool(self._trigger and undecided.startswith(self._trigger))
 
-    def _begin(self, name: str, start: str, parsed: Parsed) -> None:
+    def _begin_call(self, name: str, start: str, parsed: Parsed) -> None:
         self._held = self._held[len(start) - 1 :]  # all but the brace
         self._object = _JsonObject()
         self._step = self._read_arguments

@@ -96,7 +96,7 @@ class _Walker:
         """Return the attempts of a node in their order."""
         if node.target is not None:
             if not self._target(node.target).is_usable:
-                self._decide(path, f"passed over: the project has no model '{node.target}'")
+                self._note_decision(path, f"passed over: the project has no model '{node.target}'")
                 return []
             return [_Attempt(node.target, path, around)]
         if node.fallback is not None:
@@ -107,7 +107,7 @@ class _Walker:
             return self._attempts_with_hedge(path, node.hedge, around)
         if node.shadow is not None:
             return self._attempts_with_copy(path, node.shadow, around)
-        chosen = self._choose(path, node)
+        chosen = self._choose_branch(path, node)
         return [] if chosen is None else self.attempts(*chosen, around)
 
     def _attempts_in_rounds(self, path: str, fallback: Fallback, around: _Around) -> list[_Attempt]:
@@ -129,7 +129,7 @@ class _Walker:
     def _small_to_large(self, path: str, cascade: Cascade, around: _Around) -> list[_Attempt]:
         if self._facts.num_prompts > 1:
             last = len(cascade.nodes) - 1
-            self._decide(path, "cascade: the last branch, since there are several prompts")
+            self._note_decision(path, "cascade: the last branch, since there are several prompts")
             return self.attempts(f"{path}.cascade.nodes[{last}]", cascade.nodes[last], around)
         at = len(self.trace)
         on: tuple[Outcome, ...] = (*cascade.on, "rejected")
@@ -187,12 +187,12 @@ class _Walker:
         copies = around.copies
         draw = bucket(_seed(self._facts.route_id, f"{path}.shadow"), self._facts.request_id)
         if not self._target(shadow.target).is_usable:
-            self._decide(path, f"shadow: no copy, the project has no model '{shadow.target}'")
+            self._note_decision(path, f"shadow: no copy, the project has no model '{shadow.target}'")
         elif draw < shadow.share * NUM_BUCKETS:
             copies = (*copies, Copy(shadow.target, path, shadow.payer))
-            self._decide(path, f"shadow: a copy to {shadow.target}, by bucket {draw} of the request")
+            self._note_decision(path, f"shadow: a copy to {shadow.target}, by bucket {draw} of the request")
         else:
-            self._decide(path, f"shadow: no copy, by bucket {draw} of the request")
+            self._note_decision(path, f"shadow: no copy, by bucket {draw} of the request")
         return self.attempts(f"{path}.shadow.node", shadow.node, replace(around, copies=copies))
 
     def _wait_ms(self, path: str, round_: int) -> int:
@@ -204,7 +204,7 @@ class _Walker:
         longest_ms = FIRST_WAIT_MS << (round_ - 1)
         return longest_ms - longest_ms * draw // (2 * NUM_BUCKETS)
 
-    def _choose(self, path: str, node: Node) -> _Branch | None:
+    def _choose_branch(self, path: str, node: Node) -> _Branch | None:
         if node.conditional is not None:
             return self._first_that_holds(path, node.conditional)
         all_branches = [(path + step, below) for step, below in branches(node)]
@@ -219,17 +219,17 @@ class _Walker:
         for index, case in enumerate(node.cases):
             why_not = condition_mismatch(case.when, self._facts)
             if why_not is None:
-                self._decide(path, f"conditional: case {index} holds")
+                self._note_decision(path, f"conditional: case {index} holds")
                 return f"{path}.conditional.cases[{index}].node", case.node
-            self._decide(f"{path}.conditional.cases[{index}]", f"does not hold: {why_not}")
-        self._decide(path, "conditional: no case holds")
+            self._note_decision(f"{path}.conditional.cases[{index}]", f"does not hold: {why_not}")
+        self._note_decision(path, "conditional: no case holds")
         return f"{path}.conditional.otherwise", node.otherwise
 
     def _draw_branch(self, path: str, node: Weighted, all_branches: Sequence[_Branch]) -> _Branch | None:
         weights = {at: choice.weight for (at, _), choice in zip(all_branches, node.choices, strict=True)}
         usable = self._best_known([each for each in all_branches if weights[each[0]]])
         if not usable:
-            self._decide(path, "weighted: no branch can be used")
+            self._note_decision(path, "weighted: no branch can be used")
             return None
         facts = self._facts
         unit = self._unit(node.sticky)
@@ -242,7 +242,7 @@ class _Walker:
                 break
             point -= weights[each[0]]
         by = f"its {node.sticky}" if unit else "the request"
-        self._decide(path, f"weighted: {chosen[0]}, {weights[chosen[0]]} of {total}, by bucket {draw} of {by}")
+        self._note_decision(path, f"weighted: {chosen[0]}, {weights[chosen[0]]} of {total}, by bucket {draw} of {by}")
         return chosen
 
     def _unit(self, sticky: str | None) -> str | None:
@@ -257,11 +257,11 @@ class _Walker:
         self, path: str, name: str, unit: str, usable: Sequence[_Branch], measure: Callable[[TargetFacts], float]
     ) -> _Branch | None:
         if not usable:
-            self._decide(path, f"{name}: no branch can be used")
+            self._note_decision(path, f"{name}: no branch can be used")
             return None
         measured = [(min(map(measure, self._usable_below(each[1]))), each) for each in usable]
         least, chosen = min(measured, key=lambda pair: pair[0])
-        self._decide(path, f"{name}: {chosen[0]}, {least:.0f} {unit}")
+        self._note_decision(path, f"{name}: {chosen[0]}, {least:.0f} {unit}")
         return chosen
 
     def _cost(self, target: TargetFacts) -> float:
@@ -286,12 +286,12 @@ class _Walker:
             if self._usable_below(node):
                 usable.append((at, node))
             else:
-                self._decide(at, "passed over: the project can use no model there")
+                self._note_decision(at, "passed over: the project can use no model there")
         ready = [each for each in usable if any(target.is_ready for target in self._usable_below(each[1]))]
         if ready and len(ready) < len(usable):
             for at, _ in usable:
                 if all(at != other for other, _ in ready):
-                    self._decide(at, "passed over: no replica takes requests")
+                    self._note_decision(at, "passed over: no replica takes requests")
         return ready or usable
 
     def _usable_below(self, node: Node) -> list[TargetFacts]:
@@ -303,7 +303,7 @@ class _Walker:
     def _target(self, target: str) -> TargetFacts:
         return self._facts.targets.get(target, _GONE)
 
-    def _decide(self, path: str, reason: str) -> None:
+    def _note_decision(self, path: str, reason: str) -> None:
         self.trace.append(Edge(path, reason))
 
 

@@ -108,10 +108,10 @@ class BackgroundRunner:
                 log.exception("background_response_unreadable", response_id=claim.turn.id)
                 await self._give_up(claim)
                 continue
-            self._begin(running)
+            self._begin_response(running)
 
-    def _begin(self, running: Running) -> None:
-        task = asyncio.create_task(self._run(running))
+    def _begin_response(self, running: Running) -> None:
+        task = asyncio.create_task(self._run_response(running))
         self._running[task] = running
         task.add_done_callback(self._task_ended)
 
@@ -119,7 +119,7 @@ class BackgroundRunner:
         self._running.pop(task, None)
         self._wake.set()
 
-    async def _run(self, running: Running) -> None:
+    async def _run_response(self, running: Running) -> None:
         turn, began_s, outcome = running.claim.turn, time.monotonic(), "left"
         try:
             outcome = await running.run()
