@@ -168,12 +168,16 @@ class FakeNoise:
 
 
 async def test_streams_all_run_before_any_noise_begins_and_go_on_beside_it() -> None:
+    """If the machine is too busy for more than a text of each stream in a phase, phases are longer."""
     key: Any = SimpleNamespace(headers={})
-    async with slow_streams() as (ground, served):
-        noise: Any = FakeNoise(served)
-        gaps = await requests._measure(ground, key, noise, requests.Size(rounds=1, phase_s=0.2))
-    assert len(noise.num_streams) == 1 and noise.num_streams[0] >= requests.NUM_STREAMS
-    assert len(gaps.alone_ms) > requests.NUM_STREAMS and len(gaps.beside_ms) > requests.NUM_STREAMS
+    for phase_s in (0.2, 1.0, 5.0):
+        async with slow_streams() as (ground, served):
+            noise: Any = FakeNoise(served)
+            gaps = await requests._measure(ground, key, noise, requests.Size(rounds=1, phase_s=phase_s))
+        assert len(noise.num_streams) == 1 and noise.num_streams[0] >= requests.NUM_STREAMS
+        if min(len(gaps.alone_ms), len(gaps.beside_ms)) > requests.NUM_STREAMS:
+            return
+    raise AssertionError(f"streams came to an end: {gaps}")
 
 
 async def test_a_stream_that_is_refused_ends_the_drill_and_says_why() -> None:
