@@ -126,7 +126,7 @@ long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
 # 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: five minutes.
-# FIRST_SEED goes on from one. Then secrets and keys are rotated under load, and for five minutes HAProxy's certificate.
+# FIRST_SEED goes on from one. Then secrets and keys are rotated under load, and for 90 seconds HAProxy's certificate.
 long-restore: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py \
 	    tests/deploy/test_key_rotation.py $(ARGS)

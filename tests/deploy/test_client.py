@@ -6,12 +6,14 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 import trustme
 
 from tests.deploy.client import Client, Exchange, Outcome
+from tests.deploy.load import MAX_SHORT, Size, load
 
 HEAD = b"HTTP/1.1 200 OK\r\nx-request-id: req_1\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -134,3 +136,17 @@ def test_a_port_without_a_server_is_an_error_of_the_request() -> None:
     client = Client(port, tls=False)
     assert "no connection" in ask(client, 2).error
     client.close()
+
+
+def test_a_load_that_is_not_answered_takes_no_more_than_its_connections() -> None:
+    stop, accepted = threading.Event(), list[socket.socket]()
+    with socket.create_server(("127.0.0.1", 0), backlog=2 * MAX_SHORT) as listener, ThreadPoolExecutor(1) as thread:
+        client = Client(listener.getsockname()[1], tls=False)
+        running = thread.submit(load, client, "sk-secret", stop, Size(0, 1e6, (60, 400)))
+        for _ in range(MAX_SHORT):
+            accepted.append(listener.accept()[0])
+        stop.set()
+        listener.close()
+        for connection in accepted:
+            connection.close()
+        assert len(running.result()) == client.num_opened == MAX_SHORT

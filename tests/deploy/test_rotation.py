@@ -38,6 +38,9 @@ GRACE_S = 2
 LOAD_SHARE = 0.5
 """The share of the engines' capacity that the load takes."""
 
+RELOADS_S = 90.0
+"""Seconds for which a proxy's certificate is replaced again and again: longer than the longest stream lasts."""
+
 NUM_BETWEEN = 4
 """The number of answers to wait for between two rotations."""
 
@@ -185,7 +188,7 @@ def test_a_proxys_certificate_is_replaced_by_a_reload_under_load(open_folder: Pa
                 served = ssl.PEM_cert_to_DER_cert(new.cert_chain_pems[0].bytes().decode())
                 wait_until(lambda: _certificate(balancer.port) == served, balancer.output)
 
-            outcomes = under_load(site, Client(balancer.port, tls=True), replace)
+            outcomes = under_load(site, Client(balancer.port, tls=True), replace, RELOADS_S)
             balancer.check()
             assert [gateway.terminate() for gateway in gateways] == [0, 0]
         finally:

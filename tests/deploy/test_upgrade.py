@@ -51,14 +51,16 @@ def site_of(folder: Path) -> Iterator[Site]:
         site.close()
 
 
-def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> list[Outcome]:
-    """Restart gateways in turns under load; return the outcomes of requests."""
+def under_load(
+    site: Site, client: Client, restart_next: Callable[[], None], seconds: float = SECONDS
+) -> list[Outcome]:
+    """Restart gateways in turns under load, for a number of seconds; return the outcomes of requests."""
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(load, client, site.key.secret, stop, SIZE)
         try:
-            ends_s = time.monotonic() + SECONDS
+            ends_s = time.monotonic() + seconds
             while time.monotonic() < ends_s and not running.done():
                 restart_next()
                 num_restarts += 1
