@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from adapters.errors import AdapterDamaged, AdapterMissing, StoreFailure
+from gateway.backup.content import CONTENT_KEY_NAME, open_newest, read_cipher
 from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import JOURNAL, MANIFEST, BackupError, BackupManifest, read_manifest
 from gateway.backup.restore import bring_up_to_date, check_backup, restore_backup, restore_marker
 from gateway.backup.take import Installation
-from gateway.db.content.sealed import newest_sealed, whole_parts
+from gateway.db.content.sealed import whole_parts
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.db.roles import Dsns
 from gateway.db.schema_files import schema_names
-from gateway.domain.content.keys import BadContentKey, parse_keys
+from gateway.domain.content.keys import BadContentKey
 from gateway.domain.errors import ContentUnreadable
 from gateway.files.content import PIECE_BYTES
 from gateway.metering.rebilling import JournalUsage, bill_again, difference_tokens, held_usage
@@ -37,9 +38,6 @@ from gateway.support.process import make_data_folder
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-NUM_OPENED = 1000
-"""The number of the newest values of each encrypted column that are decrypted."""
 
 MAX_NAMED = 3
 """The most faults that a finding names; the others are counted."""
@@ -125,7 +123,14 @@ class Drill:
         try:
             with restore_marker(data_dir, installation.key_files, folder) as mark:
                 await restore_backup(
-                    folder, manifest, installation, Dsns(dsn, dsn), mark, force=False, report=self._report
+                    folder,
+                    manifest,
+                    installation,
+                    Dsns(dsn, dsn),
+                    mark,
+                    content_key=self._content_key,
+                    force=False,
+                    report=self._report,
                 )
             return await self._check(
                 str(folder),
@@ -187,7 +192,8 @@ class Drill:
         self._report("checks")
         began_s = time.monotonic()
         before = await content_digests(dsn)
-        findings.append(await _of_schema(dsn, before.migrations))
+        migrations = before.migrations if manifest is None else manifest.contents.migrations
+        findings.append(await _of_schema(dsn, migrations))
         async with await Database.connect(dsn) as database:
             async with database.acquire() as conn:
                 installation_id = await conn.fetchval("SELECT id FROM installation")
@@ -232,21 +238,18 @@ class Drill:
         )
 
     async def _check_content(self, conn: Connection, installation: Installation) -> list[Finding]:
-        path = installation.data_dir / "content.key"
+        path = installation.data_dir / CONTENT_KEY_NAME
         try:
-            keys = parse_keys(path.read_text() if self._content_key is None else self._content_key)
-        except OSError:
-            return [Finding("content", False, f"there is no key: neither LORIKEET_CONTENT_KEY nor {path}")]
+            cipher = read_cipher(self._content_key, [path])
+        except OSError as error:
+            return [Finding("content", False, f"{path}: {error.strerror}")]
         except BadContentKey as error:
             return [Finding("content", False, f"the key is wrong: {error}")]
-        cipher, wrong = Cipher(keys), []
-        rows = await newest_sealed(conn, NUM_OPENED)
-        for row in rows:
-            try:
-                cipher.open(Sealed(row.content_key, row.sealed), Place(row.project_id, row.name, row.id))
-            except ContentUnreadable:
-                wrong.append(f"{row.name} of {row.id}")
-        opened = _finding("content", f"opened {len(rows)} encrypted values, the newest of each kind", wrong)
+        if cipher is None:
+            return [Finding("content", False, f"there is no key: neither LORIKEET_CONTENT_KEY nor {path}")]
+        found = await open_newest(conn, cipher)
+        what = f"opened {found.num_values} encrypted values, the newest of each kind"
+        opened = _finding("content", what, found.wrong)
         return [opened, await _check_files(conn, cipher, installation)]
 
 

@@ -2,8 +2,11 @@
 
 Adapters and journals are added to those that are there; only the database and the keys are replaced, and only if that
 is forced. A marker stands in the data folder while this goes on; no server starts over half a restore. In an empty data
-folder it stands from the very beginning, since a server would begin a new installation there. The database comes last,
-in one transaction.
+folder it stands from the very beginning, since a server would begin a new installation there.
+
+The database that is replaced is set aside within the server until the restored one is known to be the backup's, at this
+version's schema, with content that the keys at hand open. Keys come after that. If any step fails, the database that
+was there is put back.
 """
 
 from __future__ import annotations
@@ -17,25 +20,29 @@ from pathlib import Path
 import msgspec
 
 from adapters.errors import AdapterRejected
+from gateway.backup.content import CONTENT_KEY_NAME, open_newest, read_cipher
 from gateway.backup.files import restore_pieces
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
 from gateway.db.conversion import LAST, is_convertible, is_too_old
 from gateway.db.migrate import MigrationRefused, migrate
+from gateway.db.pool import Database
 from gateway.db.roles import Dsns, runtime_role
 from gateway.db.schema_files import schema_names
+from gateway.domain.content.keys import BadContentKey
 from gateway.postgres.dump import (
     Contents,
     DumpFailed,
     cancel_batches,
+    check_dump,
     content_digests,
-    drop_everything,
     is_empty,
     named_parts,
     num_sessions,
     restore,
 )
+from gateway.postgres.former import SET_ASIDE, drop_former, has_former, put_back
 from gateway.serve.lock import RESTORE_MARKER
 from gateway.support.process import write_private
 
@@ -45,7 +52,8 @@ LAST_SESSIONS_S = 1.0
 def check_backup(folder: Path) -> BackupManifest:
     """Read a whole backup, check that this version can restore it, and return its manifest.
 
-    Raises BackupError: when a file is missing or changed, or the backup's schema is too old or not known.
+    Raises BackupError: when a file is missing or changed, the backup's schema is too old or not known, or its database
+    is in a format that this version's `pg_restore` cannot read.
     """
     manifest = verify(folder)
     names, known = manifest.contents.migrations, schema_names()
@@ -56,6 +64,10 @@ def check_backup(folder: Path) -> BackupManifest:
         )
     if names != known[: len(names)] and not is_convertible(names):
         raise BackupError(f"{folder} was made by Lorikeet {manifest.version}, whose schema this version does not know")
+    try:
+        check_dump(folder / DATABASE)
+    except DumpFailed as error:
+        raise BackupError(f"{folder} cannot be restored: {error}") from None
     return manifest
 
 
@@ -127,6 +139,7 @@ async def restore_backup(
     dsns: Dsns,
     mark: RestoreMark,
     *,
+    content_key: str | None,
     force: bool,
     report: Callable[[str], None],
 ) -> None:
@@ -135,54 +148,90 @@ async def restore_backup(
     Blocks its event loop: a process of its own does nothing else.
     dsns: the owner restores; where gateways have another role, that role gets its rights.
     mark: the marker of `restore_marker`.
-    force: True: the present database and keys are replaced.
+    content_key: the keys of LORIKEET_CONTENT_KEY; None: those in `content.key`, of the backup or the data folder.
+    force: True: the present database and keys are replaced. They are put back if the restore fails.
     report: called with a sentence at each step.
 
-    Raises BackupError: when keys or a database are in the way and `force` is False, or the backup cannot be restored.
+    Raises BackupError: when keys or a database are in the way and `force` is False, the backup cannot be restored, or
+    the content keys open nothing of it while a database would be replaced.
     Raises OSError: when a file cannot be written.
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:
         raise BackupError(f"{there} exists; --force replaces what is there")
-    if not force and not await is_empty(dsns.owner):
+    is_replaced = await has_former(dsns.owner) or not await is_empty(dsns.owner)
+    if not force and is_replaced:
         raise BackupError("the database is not empty; --force replaces what it holds")
     mark.set()  # for gateways that start from now on
     with ExitStack() as stack:
         await _wait_until_unused(dsns.owner)
         stack.enter_context(journals_owned(installation.journal_dir))
         mark.keep()
-        await _restore(folder, manifest, installation, dsns, force=force, report=report)
+        report("adapters")
+        _restore_adapters(folder, manifest, installation)
+        try:
+            report("database")
+            await _restore_database(folder, manifest, dsns, is_forced=force)
+            await _try_keys(folder, installation, dsns, content_key, is_replaced=is_replaced, report=report)
+            report("files")
+            restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
+        except BaseException as error:
+            if not is_replaced:
+                raise
+            await put_back(dsns.owner)
+            mark.let_go()
+            if isinstance(error, BackupError):
+                raise BackupError(f"{error}; the database that was there is as it was") from None
+            raise
+        report("journals and keys")
+        add_journals(folder, installation.journal_dir)
+        for path in installation.key_files:
+            if (folder / KEYS / path.name).is_file():
+                write_private(path, (folder / KEYS / path.name).read_text())
+        await drop_former(dsns.owner)
 
 
-async def _restore(
-    folder: Path,
-    manifest: BackupManifest,
-    installation: Installation,
-    dsns: Dsns,
-    *,
-    force: bool,
-    report: Callable[[str], None],
-) -> None:
-    report("adapters")
-    _restore_adapters(folder, manifest, installation)
-    report("journals and keys")
-    add_journals(folder, installation.journal_dir)
-    for path in installation.key_files:
-        if (folder / KEYS / path.name).is_file():
-            write_private(path, (folder / KEYS / path.name).read_text())
-    report("database")
-    if force:
-        await drop_everything(dsns.owner)
+async def _restore_database(folder: Path, manifest: BackupManifest, dsns: Dsns, *, is_forced: bool) -> None:
+    """Restore the database at this version's schema, in place of the one that is there.
+
+    is_forced: True: what is there is set aside.
+    """
     try:
-        restore(dsns.owner, folder / DATABASE)
+        restore(dsns.owner, folder / DATABASE, first=SET_ASIDE if is_forced else "")
     except DumpFailed as error:
         raise BackupError(str(error)) from None
     _compare_contents(manifest.contents, await content_digests(dsns.owner))
-    if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
-        await bring_up_to_date(dsns)
+    await bring_up_to_date(dsns)
     await cancel_batches(dsns.owner)
-    report("files")
-    restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
+
+
+async def _try_keys(
+    folder: Path,
+    installation: Installation,
+    dsns: Dsns,
+    content_key: str | None,
+    *,
+    is_replaced: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Open encrypted values of the restored database with the keys that it will have.
+
+    Raises BackupError: when a key is wrong; or none of the values can be opened and `is_replaced` is True.
+    """
+    files = (folder / KEYS / CONTENT_KEY_NAME, installation.data_dir / CONTENT_KEY_NAME)
+    try:
+        cipher = read_cipher(content_key, files)
+    except BadContentKey as error:
+        raise BackupError(f"the content key is wrong: {error}") from None
+    async with await Database.connect(dsns.owner) as database, database.acquire() as conn:
+        opened = await open_newest(conn, cipher)
+    if not opened.wrong:
+        return
+    keys = "there is no content key" if cipher is None else "the content keys do not fit"
+    line = f"{keys}: {len(opened.wrong)} of {opened.num_values} encrypted values cannot be opened"
+    if is_replaced and len(opened.wrong) == opened.num_values:
+        raise BackupError(f"{line}; set LORIKEET_CONTENT_KEY to the keys of the backup's installation")
+    report(f"warning: {line}")
 
 
 async def bring_up_to_date(dsns: Dsns) -> None:

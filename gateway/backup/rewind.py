@@ -25,7 +25,7 @@ from gateway.postgres.dump import forget_what_ran, last_change
 from gateway.postgres.embedded import EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError, home_of
 from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres, as_of, checked_base
-from gateway.support.accounts import as_root
+from gateway.support.accounts import as_root, other_owner
 from gateway.support.process import write_private
 
 FAILURES = (ArchiveError, BackupError, EmbeddedPostgresError, PlacementError)
@@ -79,8 +79,9 @@ async def rewind(
     with journals_owned(installation.journal_dir):
         mark.set()
         mark.keep()
+        owner = other_owner(cluster if cluster.exists() else installation.data_dir)
         set_aside = _set_aside(cluster) if cluster.exists() else None
-        server = RecoveredPostgres(installation.data_dir, report)
+        server = RecoveredPostgres(installation.data_dir, report, owner)
         try:
             _restore_keys(archive, installation)
             report(f"database {as_of(at)}")

@@ -211,9 +211,6 @@ async def num_sessions(dsn: str) -> int:
         await conn.close()
 
 
-_EMPTY_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
-
-
 async def is_empty(dsn: str) -> bool:
     """Tell whether a database has no tables.
 
@@ -222,19 +219,6 @@ async def is_empty(dsn: str) -> bool:
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         return await conn.fetchval(_LIST_TABLES) is None
-    finally:
-        await conn.close()
-
-
-async def drop_everything(dsn: str) -> None:
-    """Drop everything in a database.
-
-    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
-    Raises asyncpg.InsufficientPrivilegeError: when the user may not drop everything.
-    """
-    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    try:
-        await conn.execute(_EMPTY_SCHEMA)
     finally:
         await conn.close()
 
@@ -250,8 +234,19 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
     _run("pg_dump", dsn, [*arguments, *(f"--exclude-table-data={table}" for table in LEFT_OUT)])
 
 
-def restore(dsn: str, path: Path) -> None:
+def check_dump(path: Path) -> None:
+    """Check that the file of a dump is one that this `pg_restore` can read. Blocks; reads the list of its contents.
+
+    Raises DumpFailed: when it is not.
+    """
+    command = [str(postgres_program("pg_restore")), "--list", str(path)]
+    _check(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False))
+
+
+def restore(dsn: str, path: Path, *, first: str = "") -> None:
     """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
+
+    first: statements that are executed before it, in the same transaction, such as those that empty the database.
 
     Options that servers of an older major version store at columns are left out: newer servers refuse them. So is a
     setting that servers before version 17 do not know.
@@ -268,6 +263,7 @@ def restore(dsn: str, path: Path) -> None:
     ):
         assert source.stdout is not None and target.stdin is not None
         with suppress(BrokenPipeError):
+            target.stdin.write(first.encode())
             for line in without_options(source.stdout):
                 target.stdin.write(line)
             if source.wait() == 0:
@@ -314,9 +310,13 @@ def _connection(dsn: str) -> tuple[str, dict[str, str]]:
 def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
     shown, environ = _connection(dsn)
     command = [str(postgres_program(name)), f"--dbname={shown}", *arguments]
-    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    _check(subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False))
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode != 0:
-        raise DumpFailed(f"{name} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
+        name, why = Path(done.args[0]).name, " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise DumpFailed(f"{name} failed: {why}")
 
 
 def without_password(dsn: str) -> tuple[str, str | None]:

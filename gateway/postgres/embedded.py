@@ -75,6 +75,7 @@ class EmbeddedPostgres:
     settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
     reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
     the server's own user and root alone.
+    owner: as for `placement`.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class EmbeddedPostgres:
         report: Callable[[str], None] = lambda line: None,
         settings: Mapping[str, str] = MappingProxyType({}),
         reachable_by: int | None = None,
+        owner: Account | None = None,
     ) -> None:
         self._settings = {**SERVER_SETTINGS, **settings}
         self._data_dir = data_dir.absolute()
@@ -92,6 +94,7 @@ class EmbeddedPostgres:
         self._report = report
         self._log = self._data_dir / "log" / "postgres.log"
         self._reachable_by = reachable_by
+        self._owner = owner
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
@@ -105,7 +108,7 @@ class EmbeddedPostgres:
             return self._start_server(log)
 
     def _start_server(self, log: BinaryIO) -> str:
-        placement = place(self._data_dir, self._fallback_root, self._report, self._reachable_by)
+        placement = place(self._data_dir, self._fallback_root, self._report, self._reachable_by, self._owner)
         password = self._password(placement)
         if not placement.cluster.exists():
             self._initialize(placement, password, log)

@@ -59,13 +59,18 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def place(
-    data_dir: Path, fallback_root: Path, report: Callable[[str], None], reachable_by: int | None = None
+    data_dir: Path,
+    fallback_root: Path,
+    report: Callable[[str], None],
+    reachable_by: int | None = None,
+    owner: Account | None = None,
 ) -> Placement:
     """Choose PostgreSQL's folder and make it. A cluster that exists stays where it is.
 
     fallback_root: the folder for a home that the account cannot reach elsewhere.
     reachable_by: the group whose members may pass through that folder to the socket in it; None: nobody else may.
     report: called with a sentence if the folder is another than usual.
+    owner: the account of a cluster that is yet to be made, where this process is root; None: one of the system.
 
     Raises PlacementError: when there is no such place.
     """
@@ -75,7 +80,7 @@ def place(
         if not _may_write(account, home):
             raise PlacementError(f"{home} holds the database of user {account.name}, who can no longer reach it")
     else:
-        account = _choose_account()
+        account = owner or _choose_account()
         home = _make_home(home, account, data_dir, fallback_root, report)
     if reachable_by is not None:
         open_to_group(home, account, reachable_by)

@@ -32,7 +32,7 @@ from gateway.postgres.archive import (
 )
 from gateway.postgres.embedded import SERVER_SETTINGS, SUPERUSER, EmbeddedPostgres, EmbeddedPostgresError
 from gateway.postgres.placement import Placement, home_of, place
-from gateway.support.accounts import as_root
+from gateway.support.accounts import Account, as_root
 from gateway.support.process import make_data_folder, make_private
 
 PASSWORD_NAME = "postgres.password"  # noqa: S105 - the name of a file
@@ -70,11 +70,17 @@ _ALTER_ROLE = """
 
 
 class RecoveredPostgres:
-    """A server that an archive was restored to, until `stop`."""
+    """A server that an archive was restored to, until `stop`.
 
-    def __init__(self, data_dir: Path, report: Callable[[str], None] = lambda line: None) -> None:
+    owner: as for `placement`.
+    """
+
+    def __init__(
+        self, data_dir: Path, report: Callable[[str], None] = lambda line: None, owner: Account | None = None
+    ) -> None:
         self._data_dir = data_dir
         self._report = report
+        self._owner = owner
         self._server: EmbeddedPostgres | None = None
         self._dsn = ""
 
@@ -92,7 +98,7 @@ class RecoveredPostgres:
         make_data_folder(self._data_dir)
         make_private(self._data_dir / PASSWORD_NAME, secrets.token_urlsafe(24))
         with as_root():
-            placement = place(self._data_dir, FALLBACK_ROOT, self._report)
+            placement = place(self._data_dir, FALLBACK_ROOT, self._report, owner=self._owner)
             settings = _recovery(placement, archive, base, at)
         self._server = EmbeddedPostgres(self._data_dir, report=self._report, settings=settings)
         try:

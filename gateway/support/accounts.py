@@ -33,6 +33,15 @@ class Account(msgspec.Struct, frozen=True):
     uid: int
     gid: int
 
+    @property
+    def is_known(self) -> bool:
+        """True if the system has an entry for this user; a unit of systemd may run under a number without one."""
+        try:
+            pwd.getpwuid(self.uid)
+        except KeyError:
+            return False
+        return True
+
     def popen_arguments(self) -> dict[str, Any]:
         """Return keyword arguments that make `subprocess` run a program as this user.
 
@@ -96,14 +105,21 @@ def _add_user(useradd: str, name: str) -> None:
         os.close(etc)
 
 
+def other_owner(path: Path) -> Account | None:
+    """Return the owner of a path, if this process is root and the owner is another user; otherwise None."""
+    found = path.stat()
+    if os.geteuid() != 0 or found.st_uid == 0:
+        return None
+    return Account(user_name(found.st_uid), found.st_uid, found.st_gid)
+
+
 def give_to_owner(folder: Path) -> None:
     """Give root's files below a folder to the folder's owner, if this process is root and the owner is another user.
 
     Such is the folder of a unit of systemd, whose user could not read what a command of root's puts there.
     """
-    found = folder.stat()
-    if os.geteuid() == 0 and found.st_uid != 0:
-        give_below(folder.resolve(), found.st_uid, found.st_gid)
+    if (owner := other_owner(folder)) is not None:
+        give_below(folder.resolve(), owner.uid, owner.gid)
 
 
 def give_below(folder: Path, uid: int, gid: int) -> None:

@@ -51,9 +51,7 @@ def site_of(folder: Path) -> Iterator[Site]:
         site.close()
 
 
-def under_load(
-    site: Site, client: Client, restart_next: Callable[[], None], seconds: float = SECONDS
-) -> list[Outcome]:
+def under_load(site: Site, client: Client, restart_next: Callable[[], None], seconds: float = SECONDS) -> list[Outcome]:
     """Restart gateways in turns under load, for a number of seconds; return the outcomes of requests."""
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.

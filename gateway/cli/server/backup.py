@@ -97,7 +97,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.postgres.archive import is_archive
     from gateway.postgres.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
-    from gateway.support.accounts import give_to_owner
+    from gateway.support.accounts import other_owner
 
     settings = load_settings(environ)
     if is_archive(arguments.folder):
@@ -105,25 +105,36 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.at is not None:
         raise CommandFailed(f"{arguments.folder} is no archive: only an archive can be restored to a moment")
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with as_command_failures(), lock, restore_marker(settings.data_dir, key_files(settings), folder) as mark:
+    marker = restore_marker(settings.data_dir, key_files(settings), folder)
+    with as_command_failures(), lock, _given_to_owners(settings), marker as mark:
         manifest = check_backup(folder)
         installation = installation_of(settings)
-        postgres = EmbeddedPostgres(settings.data_dir, report=print_progress) if settings.database_url is None else None
+        postgres = None
+        if settings.database_url is None:
+            owner = other_owner(settings.data_dir)
+            owner = owner if owner is not None and owner.is_known else None  # initdb asks for the user's name
+            postgres = EmbeddedPostgres(settings.data_dir, report=print_progress, owner=owner)
         try:
             if postgres is None:
                 dsns = both_dsns(settings)
             else:
-                owner = _start(postgres)
-                dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
+                dsn = _start(postgres)
+                dsns = Dsns(dsn, dsn)  # the gateways' role is made, with its rights, by the server's next start
             asyncio.run(
-                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=print_progress)
+                restore_backup(
+                    folder,
+                    manifest,
+                    installation,
+                    dsns,
+                    mark,
+                    content_key=settings.content_key,
+                    force=arguments.force,
+                    report=print_progress,
+                )
             )
         finally:
             if postgres is not None:
                 postgres.stop()
-            for place in (settings.data_dir, settings.engine.adapter_store, settings.file_store):
-                if "://" not in str(place) and Path(place).is_dir():
-                    give_to_owner(Path(place))
     return print_result(arguments, _manifest_fields(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
 
 
@@ -140,7 +151,8 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
             "tools, then run `lorikeet journal replay`"
         )
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with as_command_failures(), lock, restore_marker(settings.data_dir, key_files(settings), folder) as mark:
+    marker = restore_marker(settings.data_dir, key_files(settings), folder)
+    with as_command_failures(), lock, _given_to_owners(settings), marker as mark:
         rewound = asyncio.run(
             rewind(folder, arguments.at, installation_of(settings), mark, force=arguments.force, report=print_progress)
         )
@@ -153,6 +165,19 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
     )
     print_result(arguments, msgspec.to_builtins(rewound), text)
     return EXIT_FAILED if rewound.refused or rewound.difference_tokens else EXIT_OK
+
+
+@contextmanager
+def _given_to_owners(settings: Settings) -> Iterator[None]:
+    """Give root's files in the folders of an installation to the owners of these folders, at the end."""
+    from gateway.support.accounts import give_to_owner
+
+    try:
+        yield
+    finally:
+        for place in (settings.data_dir, settings.engine.adapter_store, settings.file_store):
+            if "://" not in str(place) and Path(place).is_dir():
+                give_to_owner(Path(place))
 
 
 def parse_moment(text: str) -> datetime.datetime:

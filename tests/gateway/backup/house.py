@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
 from adapters.store import AdapterStore
+from gateway.backup.manifest import MANIFEST, hash_file
 from gateway.backup.take import Installation
 from gateway.cli import main
+from gateway.content.keys import content_keys
 from gateway.db.pool import Database
 from gateway.domain.tenancy.keys import new_key
 from gateway.files.pieces import FolderPieces
 from gateway.metering.format import frame
+from gateway.support.cipher import Cipher, Place
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.bases import put_adapter
 from tests.gateway.exports.ledger import make_books
@@ -64,6 +70,32 @@ async def furnish(data_dir: Path, dsn: str) -> House:
         key_files=(data_dir / "operator.key",),
     )
     return House(installation, installation_id, dsn, digests, made.sha256)
+
+
+async def seal_a_secret(house: House) -> None:
+    """Put an encrypted secret into an installation, under the key of its data folder."""
+    cipher = Cipher(content_keys(None, house.installation.data_dir / "content.key"))
+    conn = await asyncpg.connect(house.dsn)
+    try:
+        organization = await conn.fetchval("SELECT id FROM organizations")
+        sealed = cipher.seal(b"secret", Place(organization, "webhooks.secret", "webhook_x"))
+        await conn.execute(
+            "INSERT INTO webhooks (id, organization_id, url, secret, content_key) VALUES ('webhook_x', $1, '', $2, $3)",
+            organization,
+            sealed.data,
+            sealed.key_id,
+        )
+    finally:
+        await conn.close()
+
+
+def seal_anew(backup: Path) -> None:
+    """Rewrite the manifest of a backup to match its files, as a forger does who left some out."""
+    manifest = json.loads((backup / MANIFEST).read_text())
+    paths = [path.relative_to(backup).as_posix() for path in backup.rglob("*") if path.is_file()]
+    entries = [hash_file(backup, path) for path in sorted(paths) if path != MANIFEST]
+    files: list[dict[str, Any]] = [{"path": e.path, "num_bytes": e.num_bytes, "sha256": e.sha256} for e in entries]
+    (backup / MANIFEST).write_text(json.dumps(manifest | {"files": files}))
 
 
 def write(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import pwd
 import resource
 import shutil
 from pathlib import Path
@@ -268,6 +269,17 @@ async def test_an_embedded_database_is_restored_into_a_new_data_folder(
     environ = {"LORIKEET_DATA_DIR": str(open_folder / "new house")}
     taken: dict[str, Any] = json.loads(await lorikeet(environ, "restore", str(backup), "--json"))
     assert taken["contents"]["num_ledger_rows"] >= 322
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root restores into the folder of another user")
+def test_an_embedded_database_that_root_restores_belongs_to_the_folders_owner(backup: Path, open_folder: Path) -> None:
+    owner, data_dir = pwd.getpwnam("nobody").pw_uid, open_folder / "owned house"
+    data_dir.mkdir(mode=0o700)
+    os.chown(data_dir, owner, owner)
+    assert main(["restore", str(backup)], {"LORIKEET_DATA_DIR": str(data_dir)}) == 0
+    found = {path.relative_to(data_dir): path.stat().st_uid for path in data_dir.rglob("*")}
+    assert {Path("postgres/cluster/PG_VERSION"), Path("postgres.password")} <= set(found)
+    assert {path for path, uid in found.items() if uid != owner} == set()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root restores into the folder of another user")

@@ -7,45 +7,26 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
 
-from gateway.backup.manifest import MANIFEST, hash_file
+from gateway.backup.manifest import MANIFEST
 from gateway.cli import main
-from gateway.content.keys import content_keys
 from gateway.db.content.sealed import NEWEST, NOT_READ, newest_sealed
-from gateway.support.cipher import Cipher, Place
-from tests.gateway.backup.house import House, Lorikeet
+from tests.gateway.backup.house import House, Lorikeet, seal_a_secret, seal_anew
 
 
 @pytest.fixture(scope="module")
 def sealed_backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a backup of an installation with an encrypted secret, in a folder with an older one."""
-    asyncio.run(_seal_a_secret(house))
+    asyncio.run(seal_a_secret(house))
     folder = tmp_path_factory.mktemp("backups")
     for name in ("monday", "tuesday"):
         assert main(["backup", str(folder / name)], house.environ) == 0
     manifest = json.loads((folder / "monday" / MANIFEST).read_text())
     (folder / "monday" / MANIFEST).write_text(json.dumps(manifest | {"made_at": "2020-01-01T00:00:00+00:00"}))
     return folder
-
-
-async def _seal_a_secret(house: House) -> None:
-    cipher = Cipher(content_keys(None, house.installation.data_dir / "content.key"))
-    conn = await asyncpg.connect(house.dsn)
-    try:
-        organization = await conn.fetchval("SELECT id FROM organizations")
-        sealed = cipher.seal(b"secret", Place(organization, "webhooks.secret", "webhook_x"))
-        await conn.execute(
-            "INSERT INTO webhooks (id, organization_id, url, secret, content_key) VALUES ('webhook_x', $1, '', $2, $3)",
-            organization,
-            sealed.data,
-            sealed.key_id,
-        )
-    finally:
-        await conn.close()
 
 
 async def test_the_newest_backup_is_restored_and_everything_checked(
@@ -73,22 +54,13 @@ async def test_a_backup_without_its_key_and_an_adapter_fails_the_drill(
     backup = Path(shutil.copytree(sealed_backup / "tuesday", tmp_path / "backup"))
     (backup / "keys/content.key").unlink()
     shutil.rmtree(backup / "adapters" / house.digests[0])
-    _seal_anew(backup)
+    seal_anew(backup)
     code, text = await _drill(house, lorikeet, backup, open_folder)
     assert code == 1
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "WRONG" in rows["content"] and "there is no key" in rows["content"]
     assert "WRONG" in rows["adapters"] and f"{house.digests[0]} is missing" in rows["adapters"]
     assert "good" in rows["audit log"]
-
-
-def _seal_anew(backup: Path) -> None:
-    """Rewrite the manifest of a backup to match its files, as a forger does who left some out."""
-    manifest = json.loads((backup / MANIFEST).read_text())
-    paths = [path.relative_to(backup).as_posix() for path in backup.rglob("*") if path.is_file()]
-    entries = [hash_file(backup, path) for path in sorted(paths) if path != MANIFEST]
-    files: list[dict[str, Any]] = [{"path": e.path, "num_bytes": e.num_bytes, "sha256": e.sha256} for e in entries]
-    (backup / MANIFEST).write_text(json.dumps(manifest | {"files": files}))
 
 
 async def _drill(house: House, lorikeet: Lorikeet, backup: Path, open_folder: Path) -> tuple[int, str]:

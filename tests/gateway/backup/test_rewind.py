@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from gateway.metering.format import frame
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.serve.lock import RESTORE_MARKER
 from tests.gateway.backup.archives import archived, received, server
-from tests.gateway.backup.house import furnish
+from tests.gateway.backup.house import furnish, write
 from tests.gateway.metering.records import ended_record
 from tests.installation.databases import execute
 from tests.installation.waiting import wait_until
@@ -33,7 +34,7 @@ UNDO = """
     ALTER TABLE ledger DROP COLUMN trace_id CASCADE;
     ALTER TABLE logins DROP COLUMN by_passkey;
     DROP TABLE passkeys, passkey_challenges, batch_turns;
-    ALTER TABLE batches DROP COLUMN open_lines;
+    ALTER TABLE batches DROP COLUMN open_lines, DROP COLUMN waits_code, DROP COLUMN waits_message;
     ALTER TABLE rollup_queue DROP COLUMN num_refused;
     ALTER TABLE traffic_rollups DROP COLUMN num_refused CASCADE;
     DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
@@ -134,3 +135,27 @@ def test_a_moment_before_an_upgrade_is_brought_up_to_date_and_billed(
     found = json.loads(capsys.readouterr().out)
     assert found["num_billed_again"] == 1 and "req_untagged" in found["refused"][0]
     assert not (old.data_dir / RESTORE_MARKER).exists()
+
+
+OWNER = 60_124
+"""The number of a user that no account of the system has."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root restores into the folder of another user")
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["new folder", "over another database"])
+def test_what_root_restores_of_an_archive_belongs_to_the_folders_owner(
+    is_replaced: bool, old: OldInstallation, open_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gateway that runs as that user starts the database, and reads its password and the journals."""
+    data_dir = open_folder / f"house {is_replaced}"
+    data_dir.mkdir(mode=0o700)
+    write(data_dir / JOURNAL, b"")
+    os.chown(data_dir, OWNER, OWNER)
+    environ = {"LORIKEET_DATA_DIR": str(data_dir)}
+    for _ in range(1 + is_replaced):
+        assert main(["restore", str(old.archive), "--force"], environ) == 0, capsys.readouterr().err
+    found = {path.relative_to(data_dir): path.stat().st_uid for path in data_dir.rglob("*")}
+    assert {Path("postgres/cluster/PG_VERSION"), Path("postgres.password"), Path(JOURNAL)} <= set(found)
+    assert {path for path, uid in found.items() if uid != OWNER} == set()
+    assert main(["restore", str(old.archive), "--force", "--at", "2020-01-01T00:00:00Z"], environ) == 1
+    assert {path for path in data_dir.rglob("*") if path.stat().st_uid != OWNER} == set(), "also where it is refused"

@@ -1,0 +1,76 @@
+"""The tables that a restore replaces: set aside in a schema of their own until what replaces them is known to be good.
+
+Renaming a schema moves no row: a large database is set aside, and put back, at once. Knows nothing about its tables.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+from gateway.db.pool import CONNECT_TIMEOUT_S
+
+FORMER = "lorikeet_former"
+"""The name of the schema with the tables that were there before the restore."""
+
+SET_ASIDE = f"""
+DO $$
+BEGIN
+    IF to_regnamespace('{FORMER}') IS NULL THEN
+        ALTER SCHEMA public RENAME TO {FORMER};
+    ELSE  -- what an interrupted restore has set aside; `public` is what it has restored
+        DROP SCHEMA public CASCADE;
+    END IF;
+    CREATE SCHEMA public;
+END
+$$;
+"""
+"""The statement that sets the tables aside and leaves `public` empty, for the transaction that restores others."""
+
+_PUT_BACK = f"""
+DO $$
+BEGIN
+    IF to_regnamespace('{FORMER}') IS NOT NULL THEN
+        DROP SCHEMA IF EXISTS public CASCADE;
+        ALTER SCHEMA {FORMER} RENAME TO public;
+    END IF;
+END
+$$;
+"""
+_HAS_FORMER = f"SELECT to_regnamespace('{FORMER}') IS NOT NULL"
+_DROP = f"DROP SCHEMA IF EXISTS {FORMER} CASCADE"
+
+
+async def has_former(dsn: str) -> bool:
+    """Tell whether a database has tables that were set aside.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        return bool(await conn.fetchval(_HAS_FORMER))
+    finally:
+        await conn.close()
+
+
+async def put_back(dsn: str) -> None:
+    """Replace the tables in `public` by those that were set aside. Do nothing where none were.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    """
+    await _execute(dsn, _PUT_BACK)
+
+
+async def drop_former(dsn: str) -> None:
+    """Drop the tables that were set aside, if there are any.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    """
+    await _execute(dsn, _DROP)
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        await conn.execute(statement)
+    finally:
+        await conn.close()
