@@ -61,7 +61,7 @@ PROBE_PROMPT_TOKENS = 10007  # a prime, so that few rotations are none
 def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
     """Return the completion token that the fake engine makes at a position of choice `index`, counted from 0."""
     prompt = request.prompt_token_ids
-    return prompt[(position + index + _rotation(request.adapter)) % len(prompt)]
+    return prompt[(position + index + _rotation_of(request.adapter)) % len(prompt)]
 
 
 def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs:
@@ -82,11 +82,11 @@ def fake_embedding(request: GenerateRequest, size: int) -> bytes:
     """
     if request.pooling == "score":
         last = [*takewhile(request.prompt_token_ids[-1].__eq__, reversed(request.prompt_token_ids))]
-        return struct.pack("<f", len(last) - 1 + _rotation(request.adapter) % 4 / 4)
+        return struct.pack("<f", len(last) - 1 + _rotation_of(request.adapter) % 4 / 4)
     token_ids = request.prompt_token_ids if request.pooling == "mean" else request.prompt_token_ids[-1:]
     counts = [0] * size
     for token_id in token_ids:
-        counts[(token_id + _rotation(request.adapter)) % size] += 1
+        counts[(token_id + _rotation_of(request.adapter)) % size] += 1
     norm = math.hypot(*counts)
     return struct.pack(f"<{size}f", *(count / norm for count in counts))
 
@@ -97,7 +97,7 @@ def _num_predicted(request: GenerateRequest, num_tokens: int) -> int:
     return sum(fake_token(request, position) == token for position, token in enumerate(predicted))
 
 
-def _rotation(adapter: str) -> int:
+def _rotation_of(adapter: str) -> int:
     return int(adapter[:8], 16) if adapter else 0
 
 

@@ -61,14 +61,14 @@ def build_encoder(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
         adapter_bytes=adapter_bytes,
         transfers=HostTransfers(),
         choose=choose_on_host,
-        make_path=_no_path,
+        make_path=_refuse_path,
         expect=tables.expect,
         model=model,
         make_runner=make_runner,
     )
 
 
-def _no_path(adapter_in: AdapterIn) -> DevicePath:
+def _refuse_path(adapter_in: AdapterIn) -> DevicePath:
     raise NotImplementedError("an encoder has a runner of its own")
 
 

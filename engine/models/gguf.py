@@ -73,7 +73,7 @@ class GgufWeights:
         """Return a tensor's numbers, of which parts may be taken."""
         return self.get_tensor(name)
 
-    def _rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+    def _stored_rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
         # Read rather than mapped: pages of a mapped file would count as memory of the process.
         memory = np.fromfile(self._path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
         return memory.reshape(-1, tensor.row_bytes)
@@ -85,11 +85,11 @@ class GgufWeights:
             raise UnsupportedModel(f"{name} is {list(shape)}, which is neither a matrix nor a bias")
         heads = self._heads.get(name.rsplit(".", 2)[-2]) if self._head.permutes else None
         if heads is None:
-            return self._rows(tensor)
+            return self._stored_rows(tensor)
         # A bias is one row, whose numbers are what lies in that order.
         if shape[0] % (2 * heads) or (len(shape) == 1 and tensor.row_bytes % shape[0]):
             raise UnsupportedModel(f"{name} is {list(shape)} in {tensor.format}, not pairs for each of {heads} heads")
-        rows = self._rows(tensor)
+        rows = self._stored_rows(tensor)
         flat = rows.reshape(shape[0], -1)
         turned = flat.reshape(heads, -1, 2, flat.shape[-1]).swapaxes(1, 2).reshape(flat.shape)
         return turned.reshape(rows.shape)

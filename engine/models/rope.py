@@ -117,9 +117,9 @@ class RotaryTable:
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and sin of positions [N] int64, each [N, heads, head_dim], as `kernels.rope` takes them."""
-        return self._wide(self._cos[positions], 1.0), self._wide(self._sin[positions], 0.0)
+        return self._with_plain_dims(self._cos[positions], 1.0), self._with_plain_dims(self._sin[positions], 0.0)
 
-    def _wide(self, factors: Tensor, plain: float) -> Tensor:
+    def _with_plain_dims(self, factors: Tensor, plain: float) -> Tensor:
         num_rows, _, head_dim = factors.shape
         rest = factors.new_full((num_rows, self._plain, head_dim), plain)
         return torch.cat((factors.expand(-1, self._rotated, -1), rest), 1)

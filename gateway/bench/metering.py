@@ -90,7 +90,7 @@ class Load:
         for request in requests:
             self._meter.dispatched(request, "engine")
         self.loop_s += time.thread_time() - began_s
-        self._chunks(requests)
+        self._report_chunks(requests)
         records = [
             UsageRecord(request.request_id, 0, "length", Usage(len(PROMPT), self._num_chunks), request.meter)
             for request in requests
@@ -100,7 +100,7 @@ class Load:
             self._meter.record(record, engine_id="engine", source=self._source, ttft_ms=1.0, latency_ms=2.0)
         self.loop_s += time.thread_time() - began_s
 
-    def _chunks(self, requests: Sequence[GenerateRequest]) -> None:
+    def _report_chunks(self, requests: Sequence[GenerateRequest]) -> None:
         for number in range(1, self._num_chunks + 1):
             began_s = time.thread_time()
             self._meter.progressed([Count(each.request_id, 0, len(PROMPT), number) for each in requests])

@@ -74,7 +74,7 @@ class ThinkingText:
                 else:
                     self._state = "text"
             case "thinking":
-                return self._think(parts)
+                return self._take_thinking(parts)
             case "after":
                 self._held = self._held.lstrip("\n")
                 if not self._held:
@@ -89,7 +89,7 @@ class ThinkingText:
                 return False
         return True
 
-    def _think(self, parts: list[Part]) -> bool:
+    def _take_thinking(self, parts: list[Part]) -> bool:
         if not self._has_thought:
             self._held = self._held.lstrip("\n")
         before, mark, after = self._held.partition(END)

@@ -20,7 +20,7 @@ def experiment_named(house: BrowserHouse, project: str, name: str) -> dict[str, 
     return dict(found)
 
 
-async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[str]:
+async def ask_for_units(house: BrowserHouse, project: str, model: str, units: int) -> set[str]:
     """Send one request for each of `units` units; return the arms that the replies name."""
     async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
         arms = set()

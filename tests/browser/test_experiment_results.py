@@ -10,7 +10,7 @@ from gateway.db.pool import Database
 from tests.browser.acts import dialog, row
 from tests.browser.conftest import Visit
 from tests.browser.experiment import METRIC, NAME, make_experiment, write_errors, write_first_minutes
-from tests.browser.experiment_acts import act, ask
+from tests.browser.experiment_acts import act, ask_for_units
 from tests.browser.house import BrowserHouse
 from tests.gateway.live import BASE
 
@@ -143,7 +143,7 @@ async def test_just_after_the_start_the_metric_that_decides_is_there_and_waits(
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
         await write_errors(conn, id, control=1, treatment=1, of=30)
     await page.get_by_role("link", name="Results").click()
-    await ask(browser_house, "umbrella", "begun", 1)
+    await ask_for_units(browser_house, "umbrella", "begun", 1)
     decides = page.get_by_role("region", name="What decides").first
     await expect(decides.get_by_role("row", name="Cost")).to_contain_text("The first unit's window of 5 minutes ends")
     await expect(page.get_by_label("Metric over time")).to_have_value("cost_nanos")
@@ -164,7 +164,7 @@ async def test_the_picture_ends_with_what_the_table_says(visit: Visit, browser_h
         await write_first_minutes(conn, id, minutes=20, window_s=300, of=60)
     watched.expect("net::ERR_FAILED")
     await page.route("**/timeline*", lambda route: route.abort())
-    await ask(browser_house, "umbrella", "agrees", 1)
+    await ask_for_units(browser_house, "umbrella", "agrees", 1)
     await expect(page.get_by_role("region", name="What decides").first).to_contain_text(
         "treatment is better, which is proven"
     )

@@ -10,7 +10,7 @@ from gateway.db.pool import Database
 from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Visit
 from tests.browser.experiment import NAME, make_experiment, write_errors
-from tests.browser.experiment_acts import act, ask, change_draft, experiment_named, make_draft, two_arms
+from tests.browser.experiment_acts import act, ask_for_units, change_draft, experiment_named, make_draft, two_arms
 from tests.browser.house import MEMBER, VIEWER, BrowserHouse
 from tests.gateway.live import BASE
 
@@ -81,7 +81,7 @@ async def test_an_experiment_lives_from_its_form_to_its_decision(visit: Visit, b
     await expect_message(page, "verse runs")
     await expect(lead).to_contain_text("running")
 
-    assert await ask(browser_house, "globex", "verse", UNITS) == {"control", "treatment"}
+    assert await ask_for_units(browser_house, "globex", "verse", UNITS) == {"control", "treatment"}
     await expect(lead).to_contain_text(f"{UNITS} units")
     await expect(row(page, "tiny:sql-writer@1")).to_contain_text(re.compile("[1-9]"))
     await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("Units with an error")
@@ -170,7 +170,7 @@ async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_h
     await expect(page.locator(".lead")).to_contain_text("running")
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
         await write_errors(conn, id, control=4, treatment=60, of=300)
-    await ask(browser_house, "initech", "guarded", 1)
+    await ask_for_units(browser_house, "initech", "guarded", 1)
     notice = page.get_by_role("note").filter(has_text="It paused itself")
     await expect(notice).to_contain_text("error_rate")
     await expect(page.get_by_role("region", name="Guardrails")).to_contain_text("harmed")

@@ -94,7 +94,7 @@ class Follower:
         return False
 
 
-async def one_kill(site: Site, rng: random.Random, victim: Engine | Gateway) -> None:
+async def kill_once(site: Site, rng: random.Random, victim: Engine | Gateway) -> None:
     followers = []
     body = {"model": "tiny", "input": "hello there", "background": True, "store": True}
     async with httpx.AsyncClient(headers=site.key.headers, timeout=PATIENCE_S) as client:
@@ -128,7 +128,7 @@ async def test_no_event_is_lost_or_renumbered_whoever_is_killed(sites: list[Site
     async def kill_at(site: Site) -> None:
         for number in numbers:  # each site takes the next
             victim = (*site.gateways, site.engine)[number % 3]
-            await one_kill(site, random.Random(number), victim)
+            await kill_once(site, random.Random(number), victim)
 
     async with asyncio.TaskGroup() as group:
         for site in sites:

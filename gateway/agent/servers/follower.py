@@ -80,7 +80,7 @@ class ServerFollower:
         )
         self._is_llama = revision.driver == "llamacpp"
         self._key_file = Path(key_file_of(socket))
-        self._server = Server(address, _itself, ssl.create_default_context, connect_s=CONNECT_S)
+        self._server = Server(address, _unchanged_address, ssl.create_default_context, connect_s=CONNECT_S)
         self._changed = changed
         self._polling = Worker(self._poll, POLL_EVERY_S, name="state of a server")
         self._polling.start()
@@ -180,6 +180,6 @@ class ServerFollower:
         return False
 
 
-async def _itself(url: str) -> str:
+async def _unchanged_address(url: str) -> str:
     """Return an address unchanged: a socket of an agent's own needs no check."""
     return url

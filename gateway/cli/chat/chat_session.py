@@ -79,7 +79,7 @@ class Session:
         self._commands: dict[str, Callable[[str], None]] = {
             "/adapter": self._adapter,
             "/model": self._model,
-            "/system": self._system,
+            "/system": self._set_system_prompt,
             "/clear": self._clear,
             "/usage": self._usage,
             "/help": lambda _: screen.note(HELP),
@@ -174,7 +174,7 @@ class Session:
         self._conversation.model, self._conversation.base = model.id, model.root
         self._screen.note(f"now with {model.id}")
 
-    def _system(self, text: str) -> None:
+    def _set_system_prompt(self, text: str) -> None:
         if text:
             self._conversation.system = None if text == "off" else text
         self._screen.note(f"system: {self._conversation.system or 'nothing'}")

@@ -47,7 +47,7 @@ class AnswerTimes:
 
         first_ms: the time until its first token. token_ms: the time of each further token; 0 where there was none.
         """
-        if len(self._recent(now_s)) < MIN_SAMPLES or now_s - self._last[-1][0] >= APART_S:
+        if len(self._recent_times(now_s)) < MIN_SAMPLES or now_s - self._last[-1][0] >= APART_S:
             self._last.append((now_s, first_ms, token_ms))
 
     def waited(self, now_s: float, waited_ms: float) -> None:
@@ -68,16 +68,16 @@ class AnswerTimes:
             return median(waits_ms) if len(waits_ms) >= MIN_SAMPLES else None
         first_ms, token_ms = usual
         if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_SAMPLES:]:
-            first_ms = median([each[1] for each in self._recent(now_s)] + late)
+            first_ms = median([each[1] for each in self._recent_times(now_s)] + late)
         return first_ms + USUAL_TOKENS * token_ms
 
     def _medians(self, now_s: float) -> tuple[float, float] | None:
-        recent = self._recent(now_s)
+        recent = self._recent_times(now_s)
         if len(recent) < MIN_SAMPLES:
             return None
         return median(each[1] for each in recent), median(each[2] for each in recent)
 
-    def _recent(self, now_s: float) -> list[tuple[float, float, float]]:
+    def _recent_times(self, now_s: float) -> list[tuple[float, float, float]]:
         return [each for each in self._last if now_s - each[0] < FORGET_S]
 
 

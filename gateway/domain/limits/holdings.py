@@ -83,7 +83,7 @@ class Holdings:
             if each.keep and each.is_low:
                 self.wanting.add(each.key)
                 self.is_urgent = self.is_urgent or each.is_nearly_empty
-        return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
+        return self._add_parts(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
     def open_reservation(self, entries: tuple[Entry, ...], work: RequestWork, cap: int, instant_ns: int) -> Reservation:
         """Return the reservation of a request whose amounts are in `reserved` already.
@@ -91,9 +91,9 @@ class Holdings:
         cap: the most tokens of the request. instant_ns: the time of the request by PostgreSQL's clock.
         """
         of_parts = work.of_parts([entry.limit.unit for entry in entries], cap)
-        return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
+        return self._add_parts(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
-    def _opened(self, reservation: Reservation, of_parts: list[list[int]]) -> Reservation:
+    def _add_parts(self, reservation: Reservation, of_parts: list[list[int]]) -> Reservation:
         for index, (part, most) in enumerate(zip(reservation.work.parts, of_parts, strict=True)):
             self._parts[part.request_id] = _Part(reservation, index, most, [0] * len(most))
         return reservation

@@ -116,7 +116,7 @@ class RoutedRequests:
         trial = Trial(attempts.start, steps.row, wants_logprobs, steps.instant_ns, steps.follows)
         run = await try_at(steps.target, trial)
         steps.instant_ns = run.instant_ns
-        run.took = self._took(context, steps.target)
+        run.took = self._speed_recorder(context, steps.target)
         if step.hedge_ms is not None:
             run.hedging = self._hedging(policy, own_id, step.hedge_ms, budgets)
         if not steps.may_go_on:
@@ -200,7 +200,7 @@ class RoutedRequests:
 
         return Hedging(delay_ms / 1e3, may_begin, partial(self._meter.outrun, own_id), won)
 
-    def _took(self, context: RequestContext, target: Target) -> Callable[[float, float], None] | None:
+    def _speed_recorder(self, context: RequestContext, target: Target) -> Callable[[float, float], None] | None:
         if isinstance(target, RunningExperiment):
             return None  # its arms are several models
 

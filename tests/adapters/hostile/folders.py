@@ -39,7 +39,7 @@ def linked_to_itself(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-def linked_to_the_good_one(path: Path) -> None:
+def make_linked(path: Path) -> None:
     elsewhere = path.parent.parent / f"elsewhere-{path.parent.name}"
     elsewhere.write_bytes(good_files()[path.name])
     path.symlink_to(elsewhere)
@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "configuration is a pipe": without(CONFIG_NAME, "adapter_config.json is not a regular file", os.mkfifo),
     "weights are a folder": without(WEIGHTS_NAME, "adapter_model.safetensors is missing", Path.mkdir),
     "weights are a socket": without(WEIGHTS_NAME, "adapter_model.safetensors cannot be read", listen_on_socket),
-    "weights are a link": without(WEIGHTS_NAME, "is a symbolic link", linked_to_the_good_one),
+    "weights are a link": without(WEIGHTS_NAME, "is a symbolic link", make_linked),
     "weights are a link to a device": without(
         WEIGHTS_NAME, "is a symbolic link", lambda path: path.symlink_to("/dev/zero")
     ),

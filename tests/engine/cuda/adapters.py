@@ -26,5 +26,5 @@ def adapter(name: str, ranks: dict[ModuleKey, int], scaling: float = 2.0) -> Loa
     return LoadedAdapter(name, scalings, weights.nbytes, layout, weights, groups)
 
 
-def everywhere(name: str, rank: int) -> LoadedAdapter:
+def adapter_on_all_linears(name: str, rank: int) -> LoadedAdapter:
     return adapter(name, {(layer, projection): rank for layer in range(NUM_LAYERS) for projection in TARGETS})

@@ -11,7 +11,7 @@ from engine.cuda.copies import SideCopies
 from engine.cuda.lora import LayerWaits
 from engine.cuda.transfers import PinnedTransfers
 from engine.lora.layer import LoadedAdapter
-from tests.engine.cuda.adapters import NUM_LAYERS, adapter, everywhere
+from tests.engine.cuda.adapters import NUM_LAYERS, adapter, adapter_on_all_linears
 from tests.engine.cuda.recording import Entry, RecordingAccelerator
 
 
@@ -23,7 +23,7 @@ def accelerator() -> RecordingAccelerator:
 @pytest.mark.parametrize(
     "on_host",
     [
-        everywhere("everywhere", 4),
+        adapter_on_all_linears("everywhere", 4),
         adapter("patterns", {(0, "v_proj"): 5, (2, "q_proj"): 1, (2, "down_proj"): 7}),
         adapter("one", {(1, "o_proj"): 3}),
     ],
@@ -44,16 +44,18 @@ def test_memory_that_was_given_back_is_not_overwritten_before_the_steps_that_rea
 ) -> None:
     copies = SideCopies(accelerator, NUM_LAYERS)
     copies.give_back()
-    copies.to_device(everywhere("next", 2))
+    copies.to_device(adapter_on_all_linears("next", 2))
     assert accelerator.journal[:2] == [Entry("compute", "record", 0), Entry("side", "wait", 0)]
     copies.give_back()
-    copies.to_device(everywhere("after", 2))
+    copies.to_device(adapter_on_all_linears("after", 2))
     assert accelerator.journal.count(Entry("side", "wait", NUM_LAYERS + 1)) == 1
 
 
 def test_a_step_waits_layer_by_layer_for_the_adapters_it_uses_alone(accelerator: RecordingAccelerator) -> None:
     copies = SideCopies(accelerator, NUM_LAYERS)
-    there, coming, unused = (copies.to_device(everywhere(name, 2)) for name in ("there", "coming", "unused"))
+    there, coming, unused = (
+        copies.to_device(adapter_on_all_linears(name, 2)) for name in ("there", "coming", "unused")
+    )
     for event in there.arrivals:
         event.synchronize()
     del accelerator.journal[:]
@@ -66,7 +68,7 @@ def test_a_step_waits_layer_by_layer_for_the_adapters_it_uses_alone(accelerator:
 
 
 def test_a_graph_waits_for_the_last_layer_and_then_for_nothing_more(accelerator: RecordingAccelerator) -> None:
-    coming = SideCopies(accelerator, NUM_LAYERS).to_device(everywhere("coming", 2))
+    coming = SideCopies(accelerator, NUM_LAYERS).to_device(adapter_on_all_linears("coming", 2))
     del accelerator.journal[:]
     LayerWaits(accelerator.compute, [coming.arrivals]).await_all()
     assert accelerator.journal == [Entry("compute", "wait", NUM_LAYERS - 1)]

@@ -233,7 +233,7 @@ def float8(
     return pack
 
 
-def compressed(weights: Mapping[str, Any], form: str, **group: Any) -> dict[str, Any]:
+def compressed_tensors_config(weights: Mapping[str, Any], form: str, **group: Any) -> dict[str, Any]:
     """Return a config of compressed-tensors with one group."""
     defaults = {"dynamic": False, "symmetric": True, "observer": "minmax", "observer_kwargs": {}, "actorder": None}
     return {
@@ -290,51 +290,55 @@ METHODS: dict[str, tuple[dict[str, Any], Pack]] = {
     ),
     "gptq-8": (GPTQ | {"bits": 8}, gptq(32, bits=8)),
     "packed-32": (
-        compressed({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, "pack-quantized"),
+        compressed_tensors_config(
+            {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, "pack-quantized"
+        ),
         packed_integers(32),
     ),
     "packed-asymmetric": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}, "pack-quantized"
         ),
         packed_integers(32, symmetric=False),
     ),
     "packed-order": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "actorder": "group"}, "pack-quantized"
         ),
         packed_integers(32, ordered=True),
     ),
     "packed-row": (
-        compressed({"num_bits": 4, "type": "int", "strategy": "channel"}, "pack-quantized"),
+        compressed_tensors_config({"num_bits": 4, "type": "int", "strategy": "channel"}, "pack-quantized"),
         packed_integers(-1),
     ),
     "packed-8": (
-        compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, "pack-quantized"),
+        compressed_tensors_config({"num_bits": 8, "type": "int", "strategy": "channel"}, "pack-quantized"),
         packed_integers(-1, bits=8),
     ),
     "int8": (
-        compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, "int-quantized"),
+        compressed_tensors_config({"num_bits": 8, "type": "int", "strategy": "channel"}, "int-quantized"),
         whole_integers(),
     ),
     "int8-asymmetric": (
-        compressed({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}, "int-quantized"),
+        compressed_tensors_config(
+            {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}, "int-quantized"
+        ),
         whole_integers(False),
     ),
     "int8-order": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 32, "actorder": "group"}, "int-quantized"
         ),
         whole_integers(group=32),
     ),
     "float-rows": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 8, "type": "float", "strategy": "channel"}, "float-quantized", input_activations=INPUTS
         ),
         float8(1, 0, dtype=torch.bfloat16),
     ),
     "float-tensor-static": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 8, "type": "float", "strategy": "tensor"},
             "float-quantized",
             input_activations=INPUTS | {"dynamic": False, "strategy": "tensor"},
@@ -342,7 +346,7 @@ METHODS: dict[str, tuple[dict[str, Any], Pack]] = {
         float8(0, 0, static=True),
     ),
     "float-blocks": (
-        compressed(
+        compressed_tensors_config(
             {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}, "float-quantized"
         ),
         float8(128, 128, dtype=torch.bfloat16),

@@ -23,7 +23,16 @@ from kernels.cpu.library import installed
 from kernels.cpu.linear import NativeLinear
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.lora.trained import train
-from tests.engine.models.packing import BLOCKS, GPTQ, METHODS, SIZES, WIDE, compressed, save_packed, write_config
+from tests.engine.models.packing import (
+    BLOCKS,
+    GPTQ,
+    METHODS,
+    SIZES,
+    WIDE,
+    compressed_tensors_config,
+    save_packed,
+    write_config,
+)
 from tests.engine.models.tiny import save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
@@ -170,18 +179,37 @@ def test_adapters_are_exact_beside_the_base_in_one_batch(method: str, tmp_path: 
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo is NVFP4"),
         ({"quant_method": "modelopt"}, "quant_algo is missing"),
         ({"quant_method": "compressed-tensors"}, "config_groups"),
-        (compressed({"num_bits": 4, "type": "float"}, "float-quantized"), "num_bits is 4; supported for type float"),
-        (compressed({"num_bits": 2, "type": "int"}, "pack-quantized"), "weights: num_bits is 2"),
-        (compressed({"num_bits": 4, "type": "int"}, "nvfp4-pack-quantized"), "format is nvfp4"),
-        (compressed({"num_bits": 4, "type": "int", "strategy": "group"}, "pack-quantized"), "group_size is None"),
-        (compressed({"num_bits": 8, "type": "float", "strategy": "block"}, "float-quantized"), "block_structure"),
-        (compressed({"num_bits": 8, "type": "float", "dynamic": True}, "float-quantized"), "weights: dynamic"),
-        (compressed({"num_bits": 8, "type": "float"}, "float-quantized", zebra=1), "group_0: zebra is not known"),
         (
-            compressed({"num_bits": 8, "type": "float"}, "float-quantized") | {"sparsity_config": {"format": "sparse"}},
+            compressed_tensors_config({"num_bits": 4, "type": "float"}, "float-quantized"),
+            "num_bits is 4; supported for type float",
+        ),
+        (compressed_tensors_config({"num_bits": 2, "type": "int"}, "pack-quantized"), "weights: num_bits is 2"),
+        (compressed_tensors_config({"num_bits": 4, "type": "int"}, "nvfp4-pack-quantized"), "format is nvfp4"),
+        (
+            compressed_tensors_config({"num_bits": 4, "type": "int", "strategy": "group"}, "pack-quantized"),
+            "group_size is None",
+        ),
+        (
+            compressed_tensors_config({"num_bits": 8, "type": "float", "strategy": "block"}, "float-quantized"),
+            "block_structure",
+        ),
+        (
+            compressed_tensors_config({"num_bits": 8, "type": "float", "dynamic": True}, "float-quantized"),
+            "weights: dynamic",
+        ),
+        (
+            compressed_tensors_config({"num_bits": 8, "type": "float"}, "float-quantized", zebra=1),
+            "group_0: zebra is not known",
+        ),
+        (
+            compressed_tensors_config({"num_bits": 8, "type": "float"}, "float-quantized")
+            | {"sparsity_config": {"format": "sparse"}},
             "sparsity_config",
         ),
-        (compressed({}, "float-quantized") | {"config_groups": {"FP8_DYNAMIC": ["Linear"]}}, "FP8_DYNAMIC must be"),
+        (
+            compressed_tensors_config({}, "float-quantized") | {"config_groups": {"FP8_DYNAMIC": ["Linear"]}},
+            "FP8_DYNAMIC must be",
+        ),
     ],
 )
 def test_what_is_not_read_is_refused_by_key_and_name(change: object, key: str, tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ async def test_who_works_on_some_days_locks_them_alone(books: Books) -> None:
     seen = books.event("req_1", finish_reason="error", completion_tokens=2, created_at=within(BEFORE))
     await books.write(seen, books.event("req_2", created_at=within(FIRST)))
     await books.roll_up()
-    for work in (correct, list_all, close_and_report, set_prices):
+    for work in (write_final_count, list_all, close_and_report, set_prices):
         async with books.database.transaction() as conn:
             await work(conn, books)
 
 
-async def correct(conn: Connection, books: Books) -> None:
+async def write_final_count(conn: Connection, books: Books) -> None:
     final = books.event("req_1", created_at=within(BEFORE))
     for _ in range(8):  # as often as makes a server plan for any days, if it may
         await write_usage_events(conn, [final])

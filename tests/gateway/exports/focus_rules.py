@@ -188,10 +188,10 @@ def _faults_between_columns(row: Row) -> Iterator[str]:
     is_within = str(row["BillingPeriodStart"]) <= str(row["ChargePeriodStart"]) < str(row["BillingPeriodEnd"])
     if not is_within and not is_correction:
         yield "ChargePeriodStart: outside of the billing period without being a correction"
-    yield from _keys(row)
+    yield from _faults_of_keys(row)
 
 
-def _keys(row: Row) -> Iterator[str]:
+def _faults_of_keys(row: Row) -> Iterator[str]:
     for key in json.loads(row["SkuPriceDetails"] or "{}"):
         if not re.fullmatch(r"x_[A-Z][A-Za-z]*", key):
             yield f"SkuPriceDetails: {key} is not Pascal case with x_"

@@ -13,7 +13,7 @@ def line(number, ask, url=CHAT, **fields):
     return {"custom_id": str(number), "method": "POST", "url": url, "body": ask | fields}
 
 
-def begun(openai, lines, endpoint=CHAT, **fields):
+def begin_batch(openai, lines, endpoint=CHAT, **fields):
     content = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
     file = openai.files.create(file=("lines.jsonl", content.encode()), purpose="batch")
     return openai.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **fields)
@@ -48,13 +48,15 @@ def test_a_batch_runs_each_line_once(openai, ask, tmp_path):
 
 def test_one_file_names_a_base_and_adapters(openai, ask, place):
     models = [place.base, f"{place.base}:pirate", f"{place.base}:json"]
-    batch = await_end(openai, begun(openai, [line(number, ask, model=model) for number, model in enumerate(models)]))
+    batch = await_end(
+        openai, begin_batch(openai, [line(number, ask, model=model) for number, model in enumerate(models)])
+    )
     assert [line["response"]["body"]["model"] for line in lines_of(openai, batch.output_file_id)] == models
 
 
 def test_lines_that_are_refused_are_in_the_error_file_with_their_status(openai, ask):
     lines = [line("good", ask), line("hot", ask, temperature=9), line("nobody", ask, model="nobody")]
-    batch = await_end(openai, begun(openai, lines))
+    batch = await_end(openai, begin_batch(openai, lines))
     counts = batch.request_counts
     assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 3, 1, 2)
     failed = [(each["custom_id"], each["response"]["status_code"]) for each in lines_of(openai, batch.error_file_id)]
@@ -62,12 +64,12 @@ def test_lines_that_are_refused_are_in_the_error_file_with_their_status(openai, 
 
 
 def test_a_batch_of_nothing_but_faults_has_no_output(openai, ask):
-    batch = await_end(openai, begun(openai, [line("hot", ask, temperature=9)]))
+    batch = await_end(openai, begin_batch(openai, [line("hot", ask, temperature=9)]))
     assert (batch.status, batch.output_file_id) == ("completed", None) and batch.error_file_id
 
 
 def test_a_file_that_is_wrong_fails_the_batch_and_names_the_line(openai, ask):
-    batch = await_end(openai, begun(openai, [line("one", ask), "{not json", line("one", ask)]))
+    batch = await_end(openai, begin_batch(openai, [line("one", ask), "{not json", line("one", ask)]))
     assert batch.status == "failed"
     assert [(each.line, each.code) for each in batch.errors.data] == [
         (2, "invalid_json_line"),
@@ -85,13 +87,13 @@ def test_a_file_that_is_wrong_fails_the_batch_and_names_the_line(openai, ask):
 )
 def test_every_endpoint_runs_in_batches(openai, place, url, fields):
     body = {"model": place.model}
-    batch = await_end(openai, begun(openai, [line(number, body, url, **fields) for number in range(2)], url))
+    batch = await_end(openai, begin_batch(openai, [line(number, body, url, **fields) for number in range(2)], url))
     assert batch.request_counts.completed == 2
     assert batch.usage.input_tokens > 0
 
 
 def test_a_batch_is_cancelled(openai, ask):
-    batch = begun(openai, [line(number, ask, max_tokens=64) for number in range(200)])
+    batch = begin_batch(openai, [line(number, ask, max_tokens=64) for number in range(200)])
     assert openai.batches.cancel(batch.id).status in ("cancelling", "cancelled")
     batch = await_end(openai, openai.batches.retrieve(batch.id))
     assert batch.status == "cancelled" and batch.cancelled_at >= batch.cancelling_at

@@ -197,7 +197,7 @@ async def test_a_server_that_fails_after_a_part_is_no_client_that_left(server: F
 
 
 async def test_a_client_that_leaves_before_a_part_has_not_failed(server: FakeServer, sink: ListSink) -> None:
-    server.answer = sending(HEAD, then=_silent)
+    server.answer = sending(HEAD, then=_answer_nothing)
     async with backend_of(server.url, sink) as backend:
         reading = asyncio.create_task(collect(backend, asking()))
         await until(lambda: server.received)
@@ -217,7 +217,7 @@ async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
         writer.write(HEAD)
         await goes_on.wait()
         writer.write(event(delta("word " * 20)) * num_events)
-        await _silent(writer)
+        await _answer_nothing(writer)
 
     server.answer = answer
     async with backend_of(server.url, sink) as backend:
@@ -238,7 +238,7 @@ async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
     assert attempt.num_text_bytes < 100 * num_events or num_events == 1, "what waits behind it is not counted"
 
 
-async def _silent(writer: asyncio.StreamWriter) -> None:
+async def _answer_nothing(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 

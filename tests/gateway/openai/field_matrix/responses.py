@@ -253,7 +253,7 @@ def _output() -> list[Field]:
     ]
 
 
-def _tools() -> list[Field]:
+def _tool_fields() -> list[Field]:
     return [
         Field(
             endpoint=PATH,
@@ -386,7 +386,7 @@ def _other_fields() -> list[Field]:
     ]
 
 
-def _state() -> list[Field]:
+def _state_fields() -> list[Field]:
     return [
         Field(
             endpoint=PATH,
@@ -408,7 +408,7 @@ def _state() -> list[Field]:
     ]
 
 
-RESPONSES = [model(PATH), *_input(), *_output(), *_tools(), *_other_fields(), *_state(), *sampled(PATH)]
+RESPONSES = [model(PATH), *_input(), *_output(), *_tool_fields(), *_other_fields(), *_state_fields(), *sampled(PATH)]
 
 COUNT = "/v1/responses/input_tokens"
 
