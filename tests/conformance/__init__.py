@@ -1,0 +1,1 @@
+"""Suites of other projects' clients, run against the server."""

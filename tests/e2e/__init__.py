@@ -1,0 +1,1 @@
+"""Tests of a whole installation, as `lorikeet serve` starts it."""

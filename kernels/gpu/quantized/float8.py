@@ -237,7 +237,7 @@ class Float8Blocks(NamedTuple):
 
 
 def float8_blocks(num_rows: int, stretch: int, itemsize: int) -> Float8Blocks:
-    """Return the sizes of a product with num_rows rows, whose numbers have itemsize bytes."""
+    """Return the block sizes for a product with num_rows rows, whose numbers have itemsize bytes."""
     if num_rows > MOST_SPLIT_ROWS:  # with scales along the inputs, or converted matrices, more is in registers
         return Float8Blocks(128, 64 if stretch or itemsize > 1 else 128, 8, 3 if itemsize < 4 else 2)
     block_n = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64

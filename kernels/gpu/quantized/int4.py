@@ -169,7 +169,7 @@ class Int4Blocks(NamedTuple):
 
 
 def int4_blocks(num_rows: int, dtype: torch.dtype) -> Int4Blocks:
-    """Return the sizes of a product with num_rows rows."""
+    """Return the block sizes for a product with num_rows rows."""
     if num_rows > MOST_SPLIT_ROWS:
         return Int4Blocks(64, 32, 4, 2) if dtype == torch.float32 else Int4Blocks(128, 64, 8, 3)
     return Int4Blocks(64, 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 4, 2 if dtype == torch.float32 else 4)

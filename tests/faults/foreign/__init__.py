@@ -1,0 +1,1 @@
+"""Faults of servers of other makers behind pools."""

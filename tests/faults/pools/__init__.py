@@ -1,0 +1,1 @@
+"""Faults of engines, hosts and networks behind pools."""

@@ -63,7 +63,7 @@ def random_token(rng: random.Random) -> Token:
     return Token(rng.randrange(200), 0, TokenLogprobs(-0.5, list(range(top)), [-1.0] * top))
 
 
-def made_up(
+def random_pieces(
     rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
 ) -> list[Piece]:
     """Return random pieces of a run, without its end.
@@ -140,7 +140,7 @@ async def one_stream(rng: random.Random, *, strictly: bool) -> None:
     thinks = rng.random() < 0.4
     reply = reply_to(fields, num_input=rng.randrange(1, 5), thinks=thinks)
     with_logprobs = rng.random() < 0.3
-    pieces = made_up(rng, with_logprobs=with_logprobs, may_call=may_call, must_call=must_call, thinks=thinks)
+    pieces = random_pieces(rng, with_logprobs=with_logprobs, may_call=may_call, must_call=must_call, thinks=thinks)
     is_cut, fails = rng.random() < 0.3, rng.random() < 0.2
     together: list[list[Piece]] = []
     for piece in pieces:

@@ -1,0 +1,1 @@
+"""Tests of routing policies over running gateways."""

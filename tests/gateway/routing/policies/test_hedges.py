@@ -22,7 +22,7 @@ def hedged_where_streamed(name: str) -> dict[str, Any]:
     return {"conditional": {"cases": [{"when": {"stream": True}, "node": hedge}], "otherwise": target(LARGE)}}
 
 
-def hedges(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
+def hedge_counts(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
     """Return the number of a route's second tries by their result."""
     label = f'route="{made.tenant.project_id}/{route}"'
     lines = [line for line in gateway.metrics().splitlines() if line.startswith("lorikeet_route_hedges_total")]
@@ -38,7 +38,7 @@ def test_a_late_request_is_answered_by_the_other_replica_as_far_as_the_budget_go
         for _ in range(20 * num_saved):
             assert complete(own, route, max_tokens=1).headers["x-lorikeet-target"] == LARGE
         times_s, request_ids = [], []
-        while not hedges(gateway, made, route):  # until the slow replica was first
+        while not hedge_counts(gateway, made, route):  # until the slow replica was first
             started_s = time.monotonic()
             reply = complete(own, route, stream=True, prompt=f"ab {len(times_s)}", max_tokens=1)
             times_s.append(time.monotonic() - started_s)
@@ -47,9 +47,9 @@ def test_a_late_request_is_answered_by_the_other_replica_as_far_as_the_budget_go
             request_ids.append(reply.headers["x-request-id"])
         assert all(each < SLOW_S for each in times_s[:-1])
         if not num_saved:
-            assert (hedges(gateway, made, route), times_s[-1] >= SLOW_S * 0.9) == ({"refused": 1.0}, True)
+            assert (hedge_counts(gateway, made, route), times_s[-1] >= SLOW_S * 0.9) == ({"refused": 1.0}, True)
             return
-        assert (hedges(gateway, made, route), 0.2 <= times_s[-1] < SLOW_S) == ({"second": 1.0}, True)
+        assert (hedge_counts(gateway, made, route), 0.2 <= times_s[-1] < SLOW_S) == ({"second": 1.0}, True)
         wait_until(lambda: len(made.all_rows(request_ids[-1])) == 2, "both tries are in the ledger")
         rows = [
             (row["attempt"], row["finish_reason"], row["completion_tokens"]) for row in made.all_rows(request_ids[-1])
@@ -70,7 +70,7 @@ def test_a_pool_with_one_replica_is_not_hedged(dsn_of_all: str, gateway: LiveGat
         for _ in range(20):
             complete(own, route, max_tokens=1)
         reply = complete(own, route, stream=True, max_tokens=1)
-        assert (reply.status_code, hedges(gateway, made, route)) == (200, {})
+        assert (reply.status_code, hedge_counts(gateway, made, route)) == (200, {})
         request_id = reply.headers["x-request-id"]
         wait_until(lambda: made.all_rows(request_id), "the request is in the ledger")
         assert len(made.all_rows(request_id)) == 1

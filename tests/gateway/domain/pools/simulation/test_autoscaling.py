@@ -41,7 +41,7 @@ def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> 
     for seed in seeds(CI_RUNS, FULL_RUNS, full=full):
         pools = run(seed, steps)
         for served in pools:
-            assert opposite(served.changes) == [], f"seed {seed}"
+            assert opposite_changes(served.changes) == [], f"seed {seed}"
             assert excess_wait_s(served) <= 0, f"seed {seed}: a request waits more than a load time longer"
             assert excess_late_share(served) <= MOST_LATE, f"seed {seed}"
         ratio = of_oracle(pools)
@@ -50,7 +50,7 @@ def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> 
         assert ratio <= MOST_OF_ORACLE, f"seed {seed}"
 
 
-def opposite(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
+def opposite_changes(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
     """Return the pairs of changes in opposite directions within the cool-down, without those that are allowed.
 
     Bounds are kept at once, and the first replica of a pool that has none comes at once.
@@ -124,7 +124,7 @@ def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: 
     [
         (doubling, lambda pools: max(map(excess_wait_s, pools)) > 0 or max(map(excess_late_share, pools)) > MOST_LATE),
         (lavish, lambda pools: of_oracle(pools) > MOST_OF_ORACLE),
-        (hasty, lambda pools: any(opposite(each.changes) for each in pools)),
+        (hasty, lambda pools: any(opposite_changes(each.changes) for each in pools)),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
