@@ -75,11 +75,15 @@ def _rows(num_tokens: int, window: int | None, shift: int) -> AttentionRows:
     )
 
 
-def token_ids_of(text: Path, model_dir: Path, config: ModelConfig) -> list[int]:
-    """Return a text as the model's tokens; [] where it has no tokenizer that fits it."""
+def token_ids_of(text: Path, model_dir: Path, config: ModelConfig, *, is_whole: bool = False) -> list[int]:
+    """Return a text as the model's tokens; [] where it has no tokenizer that fits it.
+
+    is_whole: True: the whole text, and not only as much of it as fits the model's longest sequence.
+    """
     try:
         ids: list[int] = Tokenizer.from_file(str(model_dir / "tokenizer.json")).encode(text.read_text()).ids
     except Exception as error:  # what the library raises for a file that it cannot read
         log.warning("quantization cannot be measured: no usable tokenizer.json (%s)", error)
         return []
-    return ids[: config.max_position] if max(ids, default=0) < config.vocab_size else []
+    length = len(ids) if is_whole else config.max_position
+    return ids[:length] if max(ids, default=0) < config.vocab_size else []

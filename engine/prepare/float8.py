@@ -1,20 +1,25 @@
 """Make a checkpoint in FP8 of a dense model: `python -m engine.prepare.float8 MODEL_DIR --out DIR`.
 
 DIR is a folder as llm-compressor leaves one: compressed-tensors' `float-quantized`, where each row of a matrix has a
-scale, and inputs are not rounded. Embedding, head and norms stay as they are. Numbers are rounded to the nearest. The
-scale of a row is the best of several: FP8 has eight numbers between a power of two and the next, so that a row loses
-more or less by where its numbers lie. An error counts by the inputs that meet it (`engine.cpu.importance`).
+scale, and inputs are not rounded. Embedding, head and norms stay as they are. The scale of a row is the best of
+several: FP8 has eight numbers between a power of two and the next, so that a row loses more or less by where its
+numbers lie. An error counts by the inputs that meet it (`engine.cpu.importance`).
+
+--tokens N: errors are made good by the inputs that N tokens of a text give each matrix (`engine.prepare.compensation`).
+--keep SHARE: the matrices that the model is most sensitive to stay as they are, up to a share of the weights
+(`engine.prepare.sensitivity`); the config names them in `ignore`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -25,51 +30,22 @@ from torch import Tensor
 from engine.config import ModelConfig, UnsupportedModel, load_model_config, model_digest
 from engine.config.gguf_file import gguf_of
 from engine.config.openmp import sleep_while_waiting
-from engine.cpu.importance import Importance, measure_importance
-from engine.cpu.quality import TEXT, differences
+from engine.cpu.importance import measure_importance
+from engine.cpu.quality import TEXT as MEASURED_TEXT
+from engine.cpu.quality import differences
 from engine.cpu.text import states_of, token_ids_of
 from engine.lora.layout import in_order, part_of
 from engine.models.checkpoint import weights_in_turn
 from engine.models.weights import Product, StackedMatrices, plain_embedding, plain_linear
+from engine.prepare.calibration import NUM_TOKENS, TEXT, pieces_of, round_by_text
+from engine.prepare.compensation import FLOAT8, Float8Rows, rounded_rows
 from engine.prepare.folder import SourceNote, make_folder
+from engine.prepare.sensitivity import Group, groups_of, most_sensitive
 from engine.prepare.sources import PreparationFailed, progress
-
-FLOAT8 = torch.float8_e4m3fn
-LARGEST = torch.finfo(FLOAT8).max
-NUM_SCALES = 8
-"""The number of scales that are tried for each row, evenly over a factor of two: beyond that FP8 repeats itself."""
 
 INDEX = "model.safetensors.index.json"
 LEFT_OUT = ("*.safetensors", "lorikeet-*", INDEX, "config.json")
 """Files directly in the model's folder that are not copied: they are written anew, or are of this model alone."""
-
-
-class Float8Rows(NamedTuple):
-    """A matrix in FP8 with a scale for each row."""
-
-    numbers: Tensor  # [out, in] float8_e4m3fn
-    scales: Tensor  # [out, 1] float32
-
-
-def rounded_rows(weight: Tensor, importance: Tensor | None) -> Float8Rows:
-    """Round a matrix [out, in] in float32 to the nearest numbers in FP8, by the best scale of each row.
-
-    importance [in]: the factor of the squared errors of each column; None: all are alike.
-    """
-    counts = torch.ones(weight.shape[1]) if importance is None else importance
-    least = (weight.abs().amax(1, keepdim=True) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-    best = Float8Rows(torch.empty(weight.shape, dtype=FLOAT8), least)
-    errors = torch.full_like(least, torch.inf)
-    for step in range(NUM_SCALES):
-        scales = least * 2 ** (step / NUM_SCALES)
-        numbers = (weight / scales).to(FLOAT8)
-        found = ((numbers.float() * scales - weight).square() @ counts)[:, None]
-        is_better = found < errors
-        errors = torch.where(is_better, found, errors)
-        # There is no `where` for numbers in FP8.
-        chosen = torch.where(is_better, numbers.view(torch.uint8), best.numbers.view(torch.uint8))
-        best = Float8Rows(chosen.view(FLOAT8), torch.where(is_better, scales, best.scales))
-    return best
 
 
 class RoundedMatrices:
@@ -121,8 +97,26 @@ def check_model(model_dir: Path, config: ModelConfig) -> None:
             raise PreparationFailed(f"{model_dir} {what}")
 
 
-def round_layers(model_dir: Path, config: ModelConfig, importance: Importance) -> RoundedMatrices:
-    """Return all matrices of a model's layers in FP8, read one layer at a time.
+class Options(msgspec.Struct, frozen=True):
+    """How a model is rounded."""
+
+    text: Path = TEXT
+    """The text whose inputs errors are made good by."""
+    num_tokens: int = 0
+    """The most tokens of the text that are computed; 0: errors are not made good."""
+    kept_share: float = 0.0
+    """The largest share of the weights of a model's layers that stay as they are."""
+
+    def __str__(self) -> str:
+        """Return the options in words, with a digest of the text: other options make another folder."""
+        digest = hashlib.sha256(self.text.read_bytes()).hexdigest()[:12]
+        return f"{self.num_tokens} tokens of {digest}, {self.kept_share:g} kept"
+
+
+def round_layers(model_dir: Path, config: ModelConfig, options: Options) -> RoundedMatrices:
+    """Return the matrices of a model's layers in FP8, read one layer at a time.
+
+    Without a tokenizer that fits the model, all are rounded to the nearest numbers, as without the options.
 
     Raises UnsupportedModel: when the files are not those of a model that the engine computes.
     Raises PreparationFailed: when their tensors have other names than those of the model's family.
@@ -132,9 +126,29 @@ def round_layers(model_dir: Path, config: ModelConfig, importance: Importance) -
         with safe_open(path, framework="pt") as file:
             names.update(file.keys())
     found = RoundedMatrices(config, names)
+    pieces = pieces_of(options.text, model_dir, config, options.num_tokens or NUM_TOKENS)
+    kept: list[Group] = []
+    if options.kept_share and pieces:
+        kept = most_sensitive(groups_of(model_dir, config, pieces), options.kept_share)
+        for group in kept:
+            progress(f"stays as it is, {group.divergence_nats:.5f} nats by itself: {' '.join(group.names)}")
+    names_kept = {name for group in kept for name in group.names}
+    if options.num_tokens and pieces:
+        round_by_text(model_dir, config, pieces, names_kept, found.add)
+    else:
+        _round_to_nearest(model_dir, config, names_kept, found)
+    return found
+
+
+def _round_to_nearest(model_dir: Path, config: ModelConfig, kept: Set[str], found: RoundedMatrices) -> None:
+    """Round the matrices of a model's layers by themselves, with scales by the inputs that count.
+
+    kept: the names of matrices that stay as they are.
+    """
+    importance = measure_importance(model_dir, config)
 
     def linear(matrices: StackedMatrices, bias: Tensor | None) -> Product:
-        if matrices.names[0].startswith("model.layers."):
+        if matrices.names[0].startswith("model.layers.") and kept.isdisjoint(matrices.names):
             parts = torch.split(matrices.tensor, [height for height, _ in matrices.shapes])
             for name, part in zip(matrices.names, parts, strict=True):
                 found.add(name, rounded_rows(part, importance.of(name)))
@@ -143,7 +157,6 @@ def round_layers(model_dir: Path, config: ModelConfig, importance: Importance) -
     with weights_in_turn(model_dir, config, linear) as weights:
         for number, _ in enumerate(weights.layers):
             progress(f"rounded layer {number + 1} of {config.num_layers}")
-    return found
 
 
 def write_folder(model_dir: Path, out: Path, rounded: RoundedMatrices) -> None:
@@ -184,7 +197,7 @@ def write_folder(model_dir: Path, out: Path, rounded: RoundedMatrices) -> None:
 
 def change_of(model_dir: Path, config: ModelConfig, out: Path) -> str:
     """Return in words how far the predictions of a folder in FP8 are from the model's, over the text of `quality`."""
-    token_ids = token_ids_of(TEXT, model_dir, config)
+    token_ids = token_ids_of(MEASURED_TEXT, model_dir, config)
     if len(token_ids) < 2:
         return "not measured, since no tokenizer.json fits the model"
     with torch.inference_mode():
@@ -201,12 +214,40 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share, from 0 up to 1")
+    return share
+
+
 def main(argv: list[str] | None = None) -> int:
     """Make a checkpoint in FP8 of a model: exit code 0 and the folder on standard output, or 1 and the error."""
     parser = argparse.ArgumentParser(prog="python -m engine.prepare.float8", description=main.__doc__)
     parser.add_argument("model_dir", type=Path, help="folder with config.json, tokenizer.json and *.safetensors")
     parser.add_argument("--out", required=True, type=Path, help="folder to make")
+    parser.add_argument("--text", default=TEXT, type=Path, help="UTF-8 text to round by (default: one of many kinds)")
+    parser.add_argument(
+        "--tokens",
+        default=0,
+        type=_count,
+        help=f"make errors good by so many tokens of the text, such as {NUM_TOKENS} (default: 0, round to nearest)",
+    )
+    parser.add_argument(
+        "--keep",
+        default=0.0,
+        type=_share,
+        help="share of the layers' weights, those that cost most, that stays as it is, such as 0.1 (default: 0)",
+    )
     given = parser.parse_args(argv)
+    options = Options(given.text, given.tokens, given.keep)
     sleep_while_waiting()
     try:
         config = load_model_config(given.model_dir)
@@ -214,10 +255,11 @@ def main(argv: list[str] | None = None) -> int:
         source, out = given.model_dir.resolve(), given.out.resolve()
         if source.is_relative_to(out) or out.is_relative_to(source):
             raise PreparationFailed(f"--out {given.out} would replace the model or lie in it: name another folder")
-        note = SourceNote(1, "float8", model_digest(given.model_dir))
+        identity = model_digest(given.model_dir) + ("" if options == Options() else f", {options}")
+        note = SourceNote(1, "float8", identity)
 
         def build(folder: Path) -> None:
-            rounded = round_layers(given.model_dir, config, measure_importance(given.model_dir, config))
+            rounded = round_layers(given.model_dir, config, options)
             write_folder(given.model_dir, folder, rounded)
             progress(change_of(given.model_dir, config, folder))
 

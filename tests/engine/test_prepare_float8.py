@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 from engine.config import load_model_config
-from engine.cpu.importance import NOTHING
 from engine.models.checkpoint import weights_in_turn
 from engine.models.weights import Product, StackedMatrices, plain_linear
-from engine.prepare.float8 import LARGEST, main, round_layers, rounded_rows, write_folder
+from engine.prepare.compensation import LARGEST, rounded_rows
+from engine.prepare.float8 import Options, main, round_layers, write_folder
 from tests.engine.models.tiny import save_tiny
 from tests.gateway.model_folder import make_model_folder
 
+NEAREST = Options()
 DENSE = ("llama", "qwen2", "gemma3", "phi3-partial", "glm", "glm4")
 """Families with matrices by themselves, with biases, with other norms, fused, and with heads in another order."""
 
@@ -39,7 +40,7 @@ def matrices_of(folder: Path) -> dict[str, torch.Tensor]:
 def test_the_engine_reads_what_was_rounded(family: str, tmp_path: Path) -> None:
     save_tiny(family, tmp_path / "model")
     config = load_model_config(tmp_path / "model")
-    write_folder(tmp_path / "model", tmp_path / "out", round_layers(tmp_path / "model", config, NOTHING))
+    write_folder(tmp_path / "model", tmp_path / "out", round_layers(tmp_path / "model", config, NEAREST))
     plain, rounded = matrices_of(tmp_path / "model"), matrices_of(tmp_path / "out")
     assert plain.keys() == rounded.keys() and len(plain) >= 7 * config.num_layers
     for name, weight in plain.items():
@@ -91,6 +92,49 @@ def test_the_command_makes_a_folder_once_and_tells_how_far_it_is(
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize(("family", "tokens"), [("llama", "96"), ("llama", "0"), ("phi3-partial", "96")])
+def test_the_most_sensitive_matrices_stay_as_they_are_and_are_named(family: str, tokens: str, tmp_path: Path) -> None:
+    model = make_model_folder(tmp_path / "model")
+    save_tiny(family, model, {"vocab_size": json.loads((model / "config.json").read_text())["vocab_size"]})
+    text = tmp_path / "text.txt"
+    text.write_text("Twelve boats left the harbour before dawn, and eleven came back. " * 20)
+    given = ["--text", str(text), "--tokens", tokens, "--keep", "0.3"]
+    assert main([str(model), "--out", str(tmp_path / "out"), *given]) == 0
+    plain, found = matrices_of(model), matrices_of(tmp_path / "out")
+    kept = {name for name, weight in plain.items() if torch.equal(found[name], weight)}
+    sizes = {name: weight.numel() for name, weight in plain.items()}
+    assert 0 < sum(sizes[name] for name in kept) <= 0.3 * sum(sizes.values())
+    ignored = set(json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["ignore"])
+    in_float8 = {
+        name.removesuffix(".weight")
+        for name, tensor in load_file(tmp_path / "out" / "model.safetensors").items()
+        if tensor.dtype == torch.float8_e4m3fn
+    }
+    layers = {name for name in ignored if name.startswith("model.layers.")}
+    assert layers and not layers & in_float8
+    config = load_model_config(model)
+    assert len(layers | in_float8) == {"llama": 7, "phi3-partial": 4}[family] * config.num_layers
+    for name in plain.keys() - kept:
+        assert (found[name] - plain[name]).norm() < 0.1 * plain[name].norm()
+
+
+def test_other_options_make_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model_folder(tmp_path / "model")
+    save_tiny("llama", model, {"vocab_size": json.loads((model / "config.json").read_text())["vocab_size"]})
+    weights = []
+    for given in (["--tokens", "128"], ["--tokens", "64"], ["--keep", "0.2"], [], ["--tokens", "0"]):
+        before = capsys.readouterr()
+        assert main([str(model), "--out", str(tmp_path / "out"), *given]) == 0
+        weights.append((tmp_path / "out" / "model.safetensors").read_bytes())
+    assert before.err and not capsys.readouterr().err, "the last is there already"
+    assert len(set(weights)) == 4 and weights[3] == weights[4]
+    for wrong in (["--tokens", "-1"], ["--keep", "1"], ["--keep", "-0.1"], ["--keep", "much"]):
+        with pytest.raises(SystemExit):
+            main([str(model), "--out", str(tmp_path / "out"), *wrong])
+    assert main([str(model), "--out", str(tmp_path / "other"), "--text", str(tmp_path / "none.txt")]) == 1
+    assert "none.txt" in capsys.readouterr().err
+
+
 def test_experts_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny("mixtral", tmp_path / "model")
     assert main([str(tmp_path / "model"), "--out", str(tmp_path / "out")]) == 1
@@ -114,6 +158,6 @@ def test_settings_of_parts_of_a_model_are_kept(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path / "model")
     (tmp_path / "model" / "1_Pooling").mkdir()
     (tmp_path / "model" / "1_Pooling" / "config.json").write_text("{}")
-    rounded = round_layers(tmp_path / "model", load_model_config(tmp_path / "model"), NOTHING)
+    rounded = round_layers(tmp_path / "model", load_model_config(tmp_path / "model"), NEAREST)
     write_folder(tmp_path / "model", tmp_path / "out", rounded)
     assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
