@@ -29,11 +29,14 @@ from tests.deploy.gateways import OwnPort
 from tests.deploy.test_upgrade import answers, check, site_of, under_load
 from tests.drills.ground import Ground, running_ground
 from tests.drills.traffic import Traffic
+from tests.gateway.observability.tracing.collector import Collector, running_collector
 from tests.installation.databases import execute
 from tests.installation.tenants import Key, make_operator_key
 from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
 
 OLD, NEW = (ContentKey(letter * 32) for letter in (b"o", b"n"))
+FORMER_PASSWORD, LATTER_PASSWORD = "the former one of Ann", "the latter one of Ann"
 GRACE_S = 2
 LOAD_SHARE = 0.5
 """The share of the engines' capacity that the load takes."""
@@ -53,21 +56,22 @@ def text_of(*keys: ContentKey) -> str:
 class Operator:
     """An operator who rotates secrets of an installation under load, with a key for the admin API."""
 
-    def __init__(self, ground: Ground, traffic: Traffic) -> None:
+    def __init__(self, ground: Ground, traffic: Traffic, collector: Collector) -> None:
         self.ground = ground
         self.traffic = traffic
+        self.collector = collector
         self.dsn = ground.postgres.dsn
         self.admin_key = asyncio.run(make_operator_key(self.dsn))
         self.former_key: Key | None = None
         """The tenant's API key before its rotation, which works for GRACE_S longer."""
 
-    def run(self, *words: str, **environ: str) -> CommandOutcome:
+    def run(self, *words: str, stdin: str = "", **environ: str) -> CommandOutcome:
         environ = {"LORIKEET_URL": self.ground.gateways[0].url, "LORIKEET_ADMIN_KEY": self.admin_key} | environ
-        return lorikeet({"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ, *words)
+        return lorikeet({"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ, *words, stdin=stdin)
 
-    def lorikeet(self, *words: str, **environ: str) -> Any:
+    def lorikeet(self, *words: str, stdin: str = "", **environ: str) -> Any:
         """Run a command that succeeds, and return its JSON."""
-        done = self.run(*words, "--json", **environ)
+        done = self.run(*words, "--json", stdin=stdin, **environ)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -133,23 +137,63 @@ def rotate_owners_password(operator: Operator) -> None:
     asyncio.run(execute(changed, f"ALTER ROLE {owner} PASSWORD '{former}'"))
 
 
+def rotate_collectors_headers(operator: Operator) -> None:
+    """Change over to a second token, while the collector takes both."""
+    tokens = operator.collector.headers
+    wait_until(lambda: tokens and tokens[-1]["authorization"] == "Bearer former", "no traces come")
+    operator.roll(traces_headers="authorization=Bearer%20latter")
+    num_former = len(tokens)
+    wait_until(lambda: len(tokens) > num_former, "no traces come with the new token")
+    assert {each["authorization"] for each in tokens[num_former:]} == {"Bearer latter"}, "the old one may end"
+
+
+def rotate_peoples_passwords(operator: Operator) -> None:
+    url, email = operator.ground.gateways[0].url, "ann@example.com"
+
+    def log_in(password: str) -> httpx.Response:
+        body = {"email": email, "password": password}
+        return httpx.post(f"{url}/admin/v1/login", json=body, timeout=PATIENCE_S)
+
+    def list_projects(cookies: httpx.Cookies) -> int:
+        return httpx.get(f"{url}/v1/organization/projects", cookies=cookies, timeout=PATIENCE_S).status_code
+
+    of_ann = ("--email", email)
+    operator.lorikeet("user", "create", *of_ann, "--role", "owner", "--password-stdin", stdin=f"{FORMER_PASSWORD}\n")
+    cookies = log_in(FORMER_PASSWORD).cookies
+    assert list_projects(cookies) == httpx.codes.OK
+    operator.lorikeet("user", "reset", *of_ann, "--password-stdin", stdin=f"{LATTER_PASSWORD}\n")
+    operator.lorikeet("user", "logins", "revoke", *of_ann)
+    assert list_projects(cookies) == httpx.codes.UNAUTHORIZED
+    replies = [log_in(password).status_code for password in (FORMER_PASSWORD, LATTER_PASSWORD)]
+    assert replies == [httpx.codes.UNAUTHORIZED, httpx.codes.OK]
+
+
 ROTATIONS: tuple[Callable[[Operator], None], ...] = (
     rotate_operators_key,
     rotate_api_key,
     rotate_content_key_and_role_of_gateways,
     rotate_webhooks_secret,
     rotate_owners_password,
+    rotate_collectors_headers,
+    rotate_peoples_passwords,
 )
 
 
 def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
     folder = open_folder / "rotation"
     folder.mkdir()
-    changes = {"lame_duck_seconds": 0.5, "content_key": text_of(OLD)}
-    with running_ground(folder, changes=changes) as ground:
+    changes = {
+        "lame_duck_seconds": 0.5,
+        "content_key": text_of(OLD),
+        "traces_headers": "authorization=Bearer%20former",
+    }
+    with (
+        running_collector() as collector,
+        running_ground(folder, changes=changes | {"traces_url": collector.url}) as ground,
+    ):
         asyncio.run(ground.warm_up())
         with ground.traffic(LOAD_SHARE) as traffic:
-            operator = Operator(ground, traffic)
+            operator = Operator(ground, traffic, collector)
             operator.lorikeet("webhook", "add", "https://example.com/hook")
             for rotate in ROTATIONS:
                 rotate(operator)
