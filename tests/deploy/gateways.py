@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from gateway.settings import Settings
 from tests.gateway.live import BASE
@@ -46,17 +47,33 @@ def inherited() -> dict[str, str]:
 
 
 class OwnPort:
-    """A gateway that listens on a port of its own, which is closed while the gateway does not run."""
+    """A gateway that listens on a port of its own, which is closed while the gateway does not run.
 
-    def __init__(self, settings: Settings, dsn: str, number: int, command: tuple[str, ...] = COMMAND) -> None:
+    variables: further variables of its environment.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str,
+        number: int,
+        command: tuple[str, ...] = COMMAND,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        environ = (
+        self._environ = (
             inherited()
             | environ_of(settings, dsn)
             | {"LORIKEET_PORT": str(self.port), "LORIKEET_METRICS_LISTEN": "off"}
+            | dict(variables)
         )
-        self._process = ChildProcess(command, log=settings.data_dir / f"own-port-{number}.log", env=environ)
+        log = settings.data_dir / f"own-port-{number}.log"
+        self._process = ChildProcess(command, log=log, env=self._environ)
+
+    def change(self, variables: Mapping[str, str]) -> None:
+        """Set variables of the environment for the gateway's next start."""
+        self._environ.update(variables)
 
     def start(self) -> None:
         self._process.start()

@@ -19,11 +19,14 @@ from gateway.db.pools.hosts import list_hosts, list_keys
 from gateway.settings import Settings
 from gateway.support.host import host_id, host_keys, link_folder
 from tests.deploy.commands import lorikeet
+from tests.deploy.gateways import OwnPort
+from tests.deploy.test_upgrade import site_of
 from tests.faults.pools.load import billed
 from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.fake import fake_server, saying
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.bucket import GuardedBucket, guarded_bucket
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.live_gateway import running_gateways
 from tests.installation.processes import ChildProcess
@@ -37,6 +40,10 @@ NUM_ASKING = 4
 
 NUM_BETWEEN = 20
 """The number of answers to wait for between two steps."""
+
+FILE = b"a tenant's file"
+FILES_PER_S = 40
+"""The files that all clients read in a second, fewer than a gateway lets one project read."""
 
 OLD, NEW = "sk-the-former-key-0000", "sk-the-latter-key-1111"
 
@@ -232,3 +239,58 @@ async def test_no_request_fails_while_the_keys_of_another_server_are_rotated(dsn
             await rotate("provider-key", "set", "theirs", "--tenant", "acme")
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def test_no_request_fails_while_the_keys_of_a_bucket_are_rotated(open_folder: Path) -> None:
+    with site_of(open_folder / "bucket") as site, guarded_bucket() as bucket:
+        variables = bucket.make_key() | {"LORIKEET_FILE_STORE": "s3://bucket/files"}
+        gateways = [OwnPort(site.settings, site.postgres.dsn, number, variables=variables) for number in range(2)]
+        try:
+            for gateway in gateways:
+                gateway.start()
+            for gateway in gateways:
+                gateway.wait_ready()
+            asyncio.run(_rotate_buckets_key(bucket, variables, gateways, site.key.secret))
+        finally:
+            for gateway in gateways:
+                gateway.close()
+
+
+async def _rotate_buckets_key(
+    bucket: GuardedBucket, former: dict[str, str], gateways: list[OwnPort], secret: str
+) -> None:
+    """Replace gateways by those with a second key while files are read, and delete the first key."""
+    balanced = list(gateways)  # where a proxy would send requests
+    stored = list[str]()
+    headers = {"authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(timeout=PATIENCE_S, headers=headers, trust_env=False) as http:
+
+        async def store(gateway: OwnPort) -> None:
+            uploaded = {"file": ("a.txt", FILE)}
+            made = await http.post(f"{gateway.url}/v1/files", files=uploaded, data={"purpose": "user_data"})
+            assert made.status_code == httpx.codes.OK, made.text
+            stored.append(made.json()["id"])
+
+        async def ask(number: int) -> str:
+            """Read a file that was stored lately, through a gateway that the balancer knows."""
+            await asyncio.sleep(NUM_ASKING / FILES_PER_S)
+            url = balanced[number % len(balanced)].url
+            read = await http.get(f"{url}/v1/files/{stored[-1 - number % len(stored)]}/content")
+            return "answered" if read.content == FILE else f"{read.status_code} {read.text}"
+
+        for gateway in gateways:
+            await store(gateway)
+        async with asking(ask) as more:
+            latter = bucket.make_key()
+            for gateway in gateways:
+                gateway.change(latter)
+                balanced.remove(gateway)
+                await asyncio.to_thread(gateway.restart)
+                balanced.append(gateway)
+                await store(gateway)
+                await more()
+            bucket.delete_key(former)
+            assert not bucket.is_open_to(former)
+            for gateway in gateways:
+                await store(gateway)
+            await more()
