@@ -81,12 +81,6 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """Tool calls, in the letters in which the model writes them.
 
         trigger opening call (separator call)* closing        call = head ARGUMENTS end
-
-    trigger: a text, or the id of a special token.
-    marks: the ids of special tokens within the other pieces, by the tokens' letters.
-    must_call: True: only calls; else there may be text instead, of text_schema if there is one, or before them if there
-    is none and the trigger is not empty.
-    text_label: the name of text_schema in refusals.
     """
 
     tools: list[CallableTool]

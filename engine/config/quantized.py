@@ -1,7 +1,7 @@
-"""The formats in which files hold a model's matrices, as `quantization_config` tells: FP8, AWQ, GPTQ and their folders.
+"""Reads `quantization_config`: the format in which a checkpoint holds matrices in few bits (FP8, AWQ, GPTQ and others).
 
-Each method has a list of the keys that it may have, and for each key what it may say: keys and values beyond these are
-refused by name, since they may change what the numbers stand for. Knows no tensor.
+A table lists the keys of each method, and the values that each key may have. Any other key or value is refused by name,
+since it may change the meaning of the stored numbers. Reads configuration alone, and no tensor.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class PriceOut(msgspec.Struct, frozen=True):
 
     model: str
     adapter_class: str
+    """The price class of the adapter."""
     service_tier: str
     input_nanos_per_million: int
     cached_input_nanos_per_million: int

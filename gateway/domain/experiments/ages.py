@@ -44,6 +44,7 @@ class AgeRow(msgspec.Struct, frozen=True):
     """Days since the first exposure: 0 for its first 24 hours."""
     epoch: int
     arm: int
+    """The index of the arm."""
     metric: str
     sums: Sums
     """The sums over the units that did something on that day."""
@@ -55,6 +56,7 @@ class AgeEffects(msgspec.Struct, frozen=True):
     metric: str
     role: Role
     arm: int
+    """The index of the arm."""
     days: tuple[tuple[int, Comparison], ...]
     """The comparisons by days since exposure. The intervals of all days hold together, at the level of the metric."""
     trend: Trend

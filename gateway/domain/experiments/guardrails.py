@@ -27,6 +27,7 @@ class GuardrailVerdict(msgspec.Struct, frozen=True):
 
     metric: str
     arm: int
+    """The index of the arm."""
     verdict: Verdict
     log_e: float | None = None
     """ln of the E-value against an equal share of errors; None for metrics that are judged by an interval."""

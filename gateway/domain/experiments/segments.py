@@ -24,6 +24,7 @@ class SegmentUnits(msgspec.Struct, frozen=True):
     value: str
     epoch: int
     arm: int
+    """The index of the arm."""
     units: int
     delivered: int
     """Units that got the whole treatment with each of their requests."""

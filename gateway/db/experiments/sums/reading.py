@@ -29,6 +29,7 @@ class DayUnits(msgspec.Struct, frozen=True):
     """Days since 1970 in UTC; 0 for all days together."""
     epoch: int
     arm: int
+    """The index of the arm."""
     units: int
     delivered: int
     requests: int

@@ -86,6 +86,7 @@ class JudgedComparison(msgspec.Struct, frozen=True):
     metric: str
     role: Role
     arm: int
+    """The index of the arm."""
     alpha: float
     """The level of the intervals."""
     found: JudgedEffect
