@@ -81,6 +81,8 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """Tool calls, in the letters in which the model writes them.
 
         trigger opening call (separator call)* closing        call = head ARGUMENTS end
+
+    The fields below are the pieces; `head` is a tool's own.
     """
 
     tools: list[CallableTool]
