@@ -139,7 +139,7 @@ class CudaPath:
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """Return the hidden states [W, hidden] of these rows, by a replayed graph where one fits the plan."""
-        self._place(plan)
+        self._place_adapters(plan)
         extent = extent_of(plan, with_adapters=self._used.has_adapters)
         waits = LayerWaits(self._accelerator.compute, self._used.awaited)
         self._used = self._used._replace(awaited=waits.pending)
@@ -173,8 +173,8 @@ class CudaPath:
         self._chosen[: len(token_ids)].copy_(token_ids)
         self._filler.fed = {sequence: place for place, sequence in enumerate(sequences)}
 
-    def _place(self, plan: Plan) -> None:
-        """Write the entries of the plan's slots: most often there is nothing to do."""
+    def _place_adapters(self, plan: Plan) -> None:
+        """Write the adapters of the plan's slots to the slot table, unless they are those of the last plan."""
         slots = [chunk.sequence.adapter_slot for chunk in plan.chunks]
         if slots == self._used.slots and self._slots.num_changes == self._used.num_changes:
             return

@@ -60,7 +60,7 @@ class Question(NamedTuple):
 
 
 def questions(shape: Shape) -> Iterator[Question]:
-    """Yield the questions of all kernels, each key once: groups may share their widths."""
+    """Yield the questions of all kernels; a key that several groups of projections share comes once."""
     asked = set()
     for question in _lora(shape):
         if question.key not in asked:

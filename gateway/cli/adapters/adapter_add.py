@@ -116,7 +116,7 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
         state = _outcome(client, f"{adapter}/versions/{version}", arguments.wait)["state"]
         put |= client.get(adapter) | {"object": put["object"], "version_state": state}
     if put["version_state"] in UNTRIED:
-        return _left_open(arguments, put, f"version {version} of {model}")
+        return _report_waiting(arguments, put, f"version {version} of {model}")
     if put["version"] != version:
         text = f"version {version} of {model} is ready; `lorikeet adapter promote` makes it the current one"
     else:
@@ -146,7 +146,7 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
     version = _outcome(client, path, arguments.wait)
     shown = imported | {"version_state": version["state"], "current": version["current"]}
     if version["state"] in UNTRIED:
-        return _left_open(arguments, shown, version["model"])
+        return _report_waiting(arguments, shown, version["model"])
     text = f"{version['model']} is {'now current' if version['current'] else 'ready'} ({version['digest'][:12]})"
     return print_result(arguments, shown, text)
 
@@ -176,7 +176,7 @@ def _outcome(client: AdminClient, path: str, wait_s: int) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def _left_open(arguments: argparse.Namespace, shown: dict[str, Any], what: str) -> int:
+def _report_waiting(arguments: argparse.Namespace, shown: dict[str, Any], what: str) -> int:
     text = f"{what} waits for an engine to try it; `lorikeet adapter versions` will tell how that ends"
     print_result(arguments, shown, text)
     return EXIT_OPEN

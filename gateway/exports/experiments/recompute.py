@@ -69,7 +69,7 @@ class Tally:
 def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) -> dict[str, Any]:
     """Return the results of a look, computed from the sums of an export. segment: a kind and a value."""
     tally, alpha = Tally(export, segment), export["definition"]["analysis"]["alpha"]
-    wanted, levels = wanted_of(export)
+    wanted, levels = metrics_and_levels(export)
     treatments = range(1, len(tally.arms))
     comparisons: list[dict[str, Any]] = []
     quantiles: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ def effect_of(control: Mean, treatment: Mean, n: int, degrees: int, u: float, al
     return {"n": n, "effect": effect, "se": se, "interval": {"low": low, "high": high}, "log_e": log_e}
 
 
-def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
+def metrics_and_levels(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
     """Return each metric with its role, goal and margin, and the significance level of each role."""
     metrics, alpha = export["definition"]["metrics"], export["definition"]["analysis"]["alpha"]
     wanted = [(each["metric"], "primary", each["goal"], 0.0) for each in metrics["primary"]]
@@ -202,7 +202,7 @@ def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, 
 
 def recompute_ages(export: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the effects by days since exposure, each day's of all units whose outcome window ended."""
-    tally, (wanted, levels) = Tally(export), wanted_of(export)
+    tally, (wanted, levels) = Tally(export), metrics_and_levels(export)
     num = min(export["definition"]["analysis"]["outcome_window_seconds"] // 86_400, 28)
     found = []
     for name, role, goal, _ in wanted:

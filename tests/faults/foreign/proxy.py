@@ -108,7 +108,7 @@ class FaultProxy:
         if fault is None or fault in ("reset in the midst", "slow body", "lying usage"):
             await self._piped(request, writer, fault)
         else:
-            await _spoiled(fault, writer)
+            await _answer_faulty(fault, writer)
 
     async def _piped(self, request: bytes, writer: asyncio.StreamWriter, fault: Fault | None) -> None:
         """Forward a request to the server over a connection of its own, and the reply to the client.
@@ -140,7 +140,7 @@ class FaultProxy:
             upstream.close()
 
 
-async def _spoiled(fault: Fault, writer: asyncio.StreamWriter) -> None:
+async def _answer_faulty(fault: Fault, writer: asyncio.StreamWriter) -> None:
     """Answer a request with a faulty reply in place of the server."""
     match fault:
         case "latency":

@@ -54,7 +54,7 @@ class Lab(msgspec.Struct, frozen=True):
         return await self.clients[gateway].post(path, json=body, headers=headers)
 
     async def until(self, told: str, unit: str, gateway: int = 0) -> httpx.Response:
-        """Send requests until a reply's header contains a text; return that reply."""
+        """Send requests of a unit until the header HEADER of a reply contains the text `told`; return that reply."""
         async with asyncio.timeout(PATIENCE_S):
             while told not in (reply := await self.ask(unit, gateway=gateway)).headers[HEADER]:
                 pass
