@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,31 +22,34 @@ MAX_TRIES = 100
 def copy_journals(root: Path, backup: Path, *, with_spent: bool = False) -> None:
     """Copy every journal under root, living ones included. A root that does not exist has none.
 
-    with_spent: True: segments whose usage the ledger has are copied too.
+    with_spent: True: segments whose usage the ledger has are copied too. There may be thousands, so they are opened one
+    at a time, after the others: a segment that becomes spent meanwhile is copied twice, and billed once.
 
     Raises BackupError: when the journals change faster than they can be copied.
     """
     for _ in range(MAX_TRIES):
         with ExitStack() as stack:
-            opened = _open_all(root, stack, with_spent)
-            if all(path in opened and _is_same(path, opened[path]) for path in _files(root, with_spent)):
+            opened = _open_all(root, stack)
+            if all(path in opened and _is_same(path, opened[path]) for path in _files(root, is_spent=False)):
                 for path, file in opened.items():
                     write_durably(file, make_folder(backup / JOURNAL / path.parent.name) / path.name)
-                return
-    raise BackupError(f"the journals in {root} change faster than they can be copied")
+                break
+    else:
+        raise BackupError(f"the journals in {root} change faster than they can be copied")
+    for path in _files(root, is_spent=True) if with_spent else ():
+        with suppress(FileNotFoundError), path.open("rb") as file:  # the oldest are deleted
+            write_durably(file, make_folder(backup / JOURNAL / path.parent.name) / path.name)
 
 
-def _open_all(root: Path, stack: ExitStack, with_spent: bool) -> dict[Path, IO[bytes]]:
-    """Open all segments of a folder, so that a segment that is removed later stays readable.
+def _open_all(root: Path, stack: ExitStack) -> dict[Path, IO[bytes]]:
+    """Open all segments of a folder that may hold what the ledger lacks, so that they stay readable once removed.
 
     A segment is removed once a newer one, perhaps of another journal, has its records. If a listed segment is gone
     before it can be opened, its records are in a segment that is opened, or in one that did not exist when files were
     listed; the caller lists the files again to find such a one.
-
-    with_spent: True: segments that the ledger no longer needs are opened, too.
     """
     opened: dict[Path, IO[bytes]] = {}
-    for path in _files(root, with_spent):
+    for path in _files(root, is_spent=False):
         try:
             opened[path] = stack.enter_context(path.open("rb"))
         except FileNotFoundError:
@@ -54,10 +57,11 @@ def _open_all(root: Path, stack: ExitStack, with_spent: bool) -> dict[Path, IO[b
     return opened
 
 
-def _files(root: Path, with_spent: bool) -> list[Path]:
+def _files(root: Path, *, is_spent: bool) -> list[Path]:
+    """Return the segments of all folders in root. is_spent: True: those that are spent; False: all others."""
     folders = folders_in(root) if root.is_dir() else []
     files = sorted(path for folder in folders for path in folder.iterdir() if path.name != LOCK_NAME)
-    return [path for path in files if with_spent or path.suffix != SPENT_SUFFIX]
+    return [path for path in files if (path.suffix == SPENT_SUFFIX) == is_spent]
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from pathlib import Path
 
@@ -82,6 +83,23 @@ def write(path: Path, content: str) -> None:
 def contents(root: Path) -> dict[str, str]:
     files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.journal")}
     return {name: path.read_text() for name, path in files.items()}
+
+
+def test_spent_segments_are_copied_whatever_their_number(tmp_path: Path) -> None:
+    num_free = 20
+    for number in range(2 * num_free):
+        write(tmp_path / f"root/0/{number:012}.spent", str(number))
+    write(tmp_path / "root/0/000000009999.journal", "living")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    last_free = [number for number in range(soft) if number not in taken][num_free - 1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last_free + 1, hard))
+    try:
+        copy_journals(tmp_path / "root", tmp_path / "backup", with_spent=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    copied = {path.read_text() for path in (tmp_path / "backup/journal/0").iterdir()}
+    assert copied == {"living", *map(str, range(2 * num_free))}
 
 
 def test_journals_are_put_beside_those_that_are_there(tmp_path: Path) -> None:
