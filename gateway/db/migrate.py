@@ -10,7 +10,8 @@ edited after it was applied, are refused before anything is changed. Concurrent 
 
 Gateways may be at work meanwhile. A change of a table waits until nobody uses the table, and others who want it wait
 behind the change. So a change waits for a moment only; then the whole transaction gives way, before a deadlock ends one
-of a gateway's, and begins again.
+of a gateway's, and begins again. Only PostgreSQL's search for deadlocks ends an autovacuum that is in the way, so that
+some tries wait until it has searched.
 
 If gateways have a role of their own, the role gets its rights in the same transaction, each time: a restored database
 has none.
@@ -19,6 +20,7 @@ has none.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -53,8 +55,13 @@ REST_S = (0.1, 0.6)
 """The least and the most seconds between two tries."""
 
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
-# Less than the second after which PostgreSQL looks for deadlocks.
-_GIVE_WAY = "SET LOCAL lock_timeout = '400ms'"
+LOCK_WAITS_MS = (400, 400, 1500)
+"""The milliseconds for which tries wait for each lock, in turns.
+
+PostgreSQL looks for deadlocks after a second: the longest wait outlasts that, the others do not.
+"""
+
+_GIVE_WAY = "SELECT set_config('lock_timeout', $1, true)"
 _CREATE_LEDGER = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
         name        text PRIMARY KEY,
@@ -136,10 +143,10 @@ async def _migrate(
     """Apply the missing scripts in one transaction, and begin again wherever it has to give way."""
     loop = asyncio.get_running_loop()
     given_up_s = loop.time() + patience_s
-    while True:
+    for wait_ms in itertools.cycle(LOCK_WAITS_MS):
         try:
             async with conn.transaction():
-                await conn.execute(_GIVE_WAY)
+                await conn.execute(_GIVE_WAY, f"{wait_ms}ms")
                 applied = await _apply(conn, migrations, runtime)
                 if also is not None:
                     await also(conn)
@@ -147,10 +154,11 @@ async def _migrate(
         except CONFLICTS as error:
             if loop.time() >= given_up_s:
                 raise MigrationRefused(
-                    f"other transactions have held the tables for {patience_s:.0f} s, such as a backup or a report: "
-                    f"nothing was changed, try again when they have ended ({error})"
+                    f"others have held the tables for {patience_s:.0f} s, such as a backup, a report or an autovacuum "
+                    f"against wraparound: nothing was changed, try again when they have ended ({error})"
                 ) from error
             await asyncio.sleep(random.uniform(*REST_S))  # noqa: S311 - no secret
+    raise AssertionError("the waits have no end")
 
 
 async def _apply(conn: Connection, migrations: list[Script], runtime: str | None) -> list[str]:

@@ -17,7 +17,7 @@ from gateway.domain.errors import LimitReached
 T = TypeVar("T")
 
 MAX_WAITING = 64
-"""The most jobs of one project, including the one that runs."""
+"""The most jobs of one project, including the one that runs, unless the threads have another bound."""
 
 
 class ProjectThreads:
@@ -27,12 +27,17 @@ class ProjectThreads:
     project's further jobs wait here.
     """
 
-    def __init__(self, kind: str, what: str, num_threads: int | None = None) -> None:
+    def __init__(
+        self, kind: str, what: str, num_threads: int | None = None, *, max_waiting: int | None = MAX_WAITING
+    ) -> None:
         """Prepare the threads.
 
         kind: the name of the threads. what: the name of what a project sends too much of, for the refusal.
+        max_waiting: the most jobs of one project, including the one that runs; None: no bound, for work that is bounded
+        elsewhere.
         """
         self._what = what
+        self._max_waiting = max_waiting
         self._threads = ThreadPoolExecutor(num_threads or os.cpu_count() or 1, kind)
         self._places: dict[str, asyncio.Lock] = {}
         self._num_jobs: Counter[str] = Counter()
@@ -40,9 +45,9 @@ class ProjectThreads:
     async def run(self, project_id: str, work: Callable[..., T], *args: Any) -> T:
         """Return the result of `work`, called in a thread when it is the project's turn.
 
-        Raises LimitReached: when MAX_WAITING jobs of the project wait already.
+        Raises LimitReached: when as many jobs of the project wait already as may.
         """
-        if self._num_jobs[project_id] >= MAX_WAITING:
+        if self._max_waiting is not None and self._num_jobs[project_id] >= self._max_waiting:
             raise LimitReached(
                 f"This project has sent too many {self._what} at once. Send fewer at a time.", retry_after_s=1.0
             )

@@ -61,7 +61,7 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
     expected_at: int | None
     """The time at which the last line would have a result at the present pace; null while no lines end."""
     waits_for: BatchWait | None
-    """The reason why no line can run now, such as a limit that is reached; null while lines run."""
+    """The reason why no line could run lately, such as a limit that is reached; null once a line has a result."""
     total: int
     """The number of lines."""
     completed: int

@@ -92,7 +92,7 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     usage: BatchUsage
     metadata: dict[str, str]
     waits_for: BatchWait | UnsetType = UNSET
-    """The reason why no line can run now, such as a limit that is reached; absent while lines run.
+    """The reason why no line could run lately, such as a limit that is reached; absent once a line has a result.
 
     OpenAI's batches have no such field.
     """

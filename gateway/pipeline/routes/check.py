@@ -27,8 +27,6 @@ async def is_accepted(threads: ProjectThreads, project_id: str, accept: Accept, 
 
     threads: for checks that take longer than a glance, as schemas and patterns may: who wrote them chose the time.
     project_id: the id of the project whose turn is taken there.
-
-    Raises LimitReached: when too many answers of the project are being checked.
     """
     is_long = sum(len(each.text) for each in collected.answers) > THREAD_ABOVE_CHARS
     if is_long or accept.schema is not None or accept.regex is not None:

@@ -65,7 +65,8 @@ class RoutedRequests:
         self._metrics = metrics
         self._copy = copy
         self._budgets = Budgets()
-        self._checking = ProjectThreads("checking answers", "requests whose answers are checked")
+        # An answer that is there is never refused: as many are checked as requests were admitted.
+        self._checking = ProjectThreads("checking answers", "requests", max_waiting=None)
 
     async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
         """Return the first target of a policy, for a request that has no second try.

@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from gateway.db.migrate import MigrationRefused, migrate, read_migrations
+from gateway.db.migrate import LOCK_WAITS_MS, MigrationRefused, migrate, read_migrations
 from gateway.db.schema_files import (
     BASELINE,
     FUNCTIONS,
@@ -180,13 +180,19 @@ async def test_a_migration_gives_way_to_transactions_that_use_its_tables(dsn: st
     assert await migrating == ["9998_later"]
 
 
+async def test_some_tries_outlast_the_search_for_deadlocks_which_alone_ends_an_autovacuum(dsn: str) -> None:
+    search_ms = await fetch_value(dsn, "SELECT setting::integer FROM pg_settings WHERE name = 'deadlock_timeout'")
+    assert isinstance(search_ms, int)
+    assert min(LOCK_WAITS_MS) < search_ms < max(LOCK_WAITS_MS)
+
+
 async def test_a_migration_whose_tables_are_never_free_is_refused_and_changes_nothing(dsn: str, folder: Path) -> None:
     (folder / "9998_later.sql").write_text(LATER)
     other = await asyncpg.connect(dsn)
     try:
         async with other.transaction():
             await other.execute("LOCK TABLE projects IN ACCESS SHARE MODE")  # as a backup does
-            with pytest.raises(MigrationRefused, match="other transactions have held the tables for 1 s"):
+            with pytest.raises(MigrationRefused, match="others have held the tables for 1 s, such as a backup"):
                 await migrate(dsn, folder, patience_s=1.0)
     finally:
         await other.close()

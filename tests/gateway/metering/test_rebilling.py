@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.db.pool import Database
-from gateway.metering.folder import put_aside, segments_in, spent_in
+from gateway.metering.folder import put_aside, segments_in, spent_segments_in
 from gateway.metering.format import Begun, Copied, Ended, Record, frame
 from gateway.metering.journal import Journal
 from gateway.metering.rebilling import JournalUsage, bill_again, difference_tokens, held_usage
@@ -42,9 +42,9 @@ def test_the_oldest_spent_segments_go_first(tmp_path: Path) -> None:
         (tmp_path / f"{number:012}.journal").write_bytes(bytes(100))
     for segment in segments_in(tmp_path):
         put_aside(segment, 250)
-    assert [path.name for path in spent_in(tmp_path)] == ["000000000003.spent", "000000000004.spent"]
+    assert [path.name for path in spent_segments_in(tmp_path)] == ["000000000003.spent", "000000000004.spent"]
     put_aside(tmp_path / "000000000009.journal", 250)  # gone already
-    assert len(spent_in(tmp_path)) == 2
+    assert len(spent_segments_in(tmp_path)) == 2
 
 
 def _leave(path: Path, records: list[Record]) -> None:

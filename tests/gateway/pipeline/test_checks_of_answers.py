@@ -11,7 +11,7 @@ from gateway.domain.routing.policy.document import Accept
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.routes.check import is_accepted
 from gateway.support.patterns import all_match, pattern_fault
-from gateway.support.project_threads import ProjectThreads
+from gateway.support.project_threads import MAX_WAITING, ProjectThreads
 from tests.patience import PATIENCE_S
 
 EXPENSIVE = ".{1000}" * 10
@@ -30,6 +30,13 @@ async def test_the_loop_goes_on_while_a_short_answer_is_checked(accept: Accept) 
     assert not check.done(), "the check was made by the loop itself"
     async with asyncio.timeout(PATIENCE_S):
         assert not await check
+
+
+async def test_no_answer_is_refused_however_many_are_checked_at_once() -> None:
+    threads = ProjectThreads("checks", "checks", 1, max_waiting=None)
+    accept = Accept(schema={"type": "object"})
+    checks = [is_accepted(threads, "proj", accept, collected("{}")) for _ in range(2 * MAX_WAITING)]
+    assert all(await asyncio.gather(*checks))
 
 
 @pytest.mark.parametrize(
