@@ -5,16 +5,17 @@ is forced. A marker stands in the data folder while this goes on; no server star
 folder it stands from the very beginning, since a server would begin a new installation there.
 
 The database that is replaced is set aside within the server until the restored one is known to be the backup's, at this
-version's schema, with content that the keys at hand open. Keys come after that. If any step fails, the database that
-was there is put back.
+version's schema, with content that the keys at hand open. If any step until then fails, the database that was there is
+put back, under the keys that were there. Then it is dropped, and only then the first key is written: a former database
+under the restored keys could open nothing. If a key cannot be written, the marker stays until a restore is whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -149,7 +150,8 @@ async def restore_backup(
     dsns: the owner restores; where gateways have another role, that role gets its rights.
     mark: the marker of `restore_marker`.
     content_key: the keys of LORIKEET_CONTENT_KEY; None: those in `content.key`, of the backup or the data folder.
-    force: True: the present database and keys are replaced. They are put back if the restore fails.
+    force: True: the present database and keys are replaced. They are put back if the restore fails before keys are
+    written.
     report: called with a sentence at each step.
 
     Raises BackupError: when keys or a database are in the way and `force` is False, the backup cannot be restored, or
@@ -175,20 +177,33 @@ async def restore_backup(
             await _try_keys(folder, installation, dsns, content_key, is_replaced=is_replaced, report=report)
             report("files")
             restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
+            report("journals and keys")
+            add_journals(folder, installation.journal_dir)
+            await asyncio.sleep(0)  # an interruption during what blocks is raised here, while it can be undone
         except BaseException as error:
             if not is_replaced:
                 raise
-            await put_back(dsns.owner)
+            await _finish(put_back(dsns.owner))
             mark.let_go()
             if isinstance(error, BackupError):
                 raise BackupError(f"{error}; the database that was there is as it was") from None
             raise
-        report("journals and keys")
-        add_journals(folder, installation.journal_dir)
+        await _finish(drop_former(dsns.owner))
         for path in installation.key_files:
             if (folder / KEYS / path.name).is_file():
                 write_private(path, (folder / KEYS / path.name).read_text())
-        await drop_former(dsns.owner)
+
+
+async def _finish(work: Coroutine[None, None, None]) -> None:
+    """Run work to its end, even if this task is cancelled before or meanwhile. The cancellation is swallowed.
+
+    Ctrl-C during a step that blocks cancels the next wait, which may be that of putting the database back.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    task.result()
 
 
 async def _restore_database(folder: Path, manifest: BackupManifest, dsns: Dsns, *, is_forced: bool) -> None:

@@ -10,10 +10,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from gateway.backup.manifest import DATABASE, MANIFEST
+from gateway.backup.manifest import DATABASE, MANIFEST, BackupError, verify
+from gateway.backup.restore import restore_backup, restore_marker
+from gateway.cli.server.backup import installation_of, key_files
+from gateway.db.roles import Dsns
 from gateway.postgres.dump import content_digests
 from gateway.postgres.former import FORMER, SET_ASIDE
 from gateway.serve.lock import RESTORE_MARKER
+from gateway.settings import load_settings
 from tests.gateway.backup.house import House, Lorikeet, seal_a_secret, seal_anew
 from tests.installation.databases import execute
 
@@ -102,6 +106,83 @@ async def test_a_forced_restore_goes_on_after_one_that_was_killed_before_its_end
         assert await content_digests(dsn) == before, "not what the killed restore had made of it"
     assert await schemas(dsn) == ["public"]
     assert (data_dir / RESTORE_MARKER).exists() != is_whole
+
+
+async def test_no_former_database_comes_back_under_restored_keys_where_a_key_cannot_be_written(
+    sealed_backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
+) -> None:
+    data_dir, dsn = Path(elsewhere["LORIKEET_DATA_DIR"]), elsewhere["DATABASE_URL"]
+    await lorikeet(elsewhere, "restore", str(sealed_backup))
+    restored = await content_digests(dsn)
+    await execute(dsn, MADE_SINCE)
+    (data_dir / "operator.key").unlink()
+    (data_dir / "content.key").unlink()
+    (data_dir / "content.key").mkdir()  # so that no file can take its place
+    words = await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
+    assert "content.key" in words and "as it was" not in words
+    assert (data_dir / "operator.key").is_file(), "keys before it are written"
+    assert await content_digests(dsn) == restored and await schemas(dsn) == ["public"]
+    assert (data_dir / RESTORE_MARKER).exists(), "no server may start"
+    whole = (sealed_backup / MANIFEST).read_text()
+    miscount(sealed_backup)
+    assert "as it was" in await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
+    assert await content_digests(dsn) == restored, "what the keys that were written open"
+    assert (data_dir / RESTORE_MARKER).exists(), "a key is missing yet"
+    (sealed_backup / MANIFEST).write_text(whole)
+    (data_dir / "content.key").rmdir()
+    await lorikeet(elsewhere, "restore", str(sealed_backup), "--force")
+    assert await content_digests(dsn) == restored and not (data_dir / RESTORE_MARKER).exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "damage", "expected"),
+    [
+        ("database", damage_rows, BackupError),  # Ctrl-C ends psql as well
+        ("database", None, asyncio.CancelledError),
+        ("journals and keys", None, asyncio.CancelledError),
+    ],
+)
+async def test_a_forced_restore_that_is_interrupted_during_a_step_that_blocks_leaves_what_is_there(
+    step: str,
+    damage: Callable[[Path], None] | None,
+    expected: type[BaseException],
+    sealed_backup: Path,
+    elsewhere: dict[str, str],
+    lorikeet: Lorikeet,
+) -> None:
+    data_dir, dsn = Path(elsewhere["LORIKEET_DATA_DIR"]), elsewhere["DATABASE_URL"]
+    await lorikeet(elsewhere, "restore", str(sealed_backup))
+    await execute(dsn, MADE_SINCE)
+    (data_dir / "operator.key").write_text("sk-lk-another\n")
+    before = await content_digests(dsn)
+    if damage is not None:
+        damage(sealed_backup)
+        seal_anew(sealed_backup)
+    settings = load_settings(elsewhere)
+
+    def interrupt(begun: str) -> None:
+        task = asyncio.current_task()
+        if begun == step and task is not None:
+            task.cancel()
+
+    async def run() -> None:
+        with restore_marker(data_dir, key_files(settings), sealed_backup) as mark:
+            await restore_backup(
+                sealed_backup,
+                verify(sealed_backup),
+                installation_of(settings),
+                Dsns(dsn, dsn),
+                mark,
+                content_key=None,
+                force=True,
+                report=interrupt,
+            )
+
+    with pytest.raises(expected):
+        await asyncio.create_task(run())
+    assert await content_digests(dsn) == before and await schemas(dsn) == ["public"]
+    assert (data_dir / "operator.key").read_text() == "sk-lk-another\n"
+    assert not (data_dir / RESTORE_MARKER).exists(), "a server may start"
 
 
 async def test_a_lost_content_key_is_told_where_there_is_nothing_to_lose(
