@@ -51,8 +51,6 @@ def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[in
     for key, why in _REFUSED.items():
         if raw.get(key):
             raise UnsupportedModel(f"config.json: {key}: {why}")
-    if raw.get("is_causal", True) is not True:
-        raise UnsupportedModel("config.json: is_causal: attention in both directions is not supported")
     sizes = sizes_of(raw)
     _check_kinds(raw, sizes["num_layers"])
     num_kv_heads = raw.get("num_key_value_heads") or sizes["num_heads"]

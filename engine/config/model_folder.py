@@ -109,6 +109,8 @@ def _text_alone(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decoder_config(folder: Path, raw: dict[str, Any], decoder: DecoderChoice) -> ModelConfig:
+    if raw.get("is_causal", True) is not True:
+        raise UnsupportedModel("config.json: is_causal: attention in both directions is not supported")
     family = raw.get("model_type")
     if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and not _is_own(family, raw)):
         if gguf_of(folder) is not None:

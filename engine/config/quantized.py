@@ -292,5 +292,5 @@ def _check(where: str, found: Raw, keys: Mapping[str, Check], needed: tuple[str,
 
 
 def _shortened(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

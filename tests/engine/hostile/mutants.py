@@ -229,7 +229,8 @@ def _tensors(folder: Path, other: Path, rnd: random.Random) -> list[str]:
         case 7:
             wrong = rnd.choice((float("nan"), float("inf"), -float("inf"), 3e38, 0.0))
             full = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
-            tensors[name] = torch.full_like(tensor, wrong) if full else torch.zeros_like(tensor)
+            # By way of float32: in half precision 3e38 is an infinity.
+            tensors[name] = torch.full(tensor.shape, wrong).to(tensor.dtype) if full else torch.zeros_like(tensor)
         case 8:
             tensors[name] = tensor.reshape(-1)[:0]
         case 9:

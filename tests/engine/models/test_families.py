@@ -83,6 +83,7 @@ HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rot
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"hidden_act": [0] * 9999}, r"hidden_act is \[[0, ]{79}\.\.\.; supported for"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"is_causal": False}, "is_causal: attention in both directions is not supported"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"num_local_experts": 8}, "num_local_experts"),
         ({"num_hidden_layers": 1 << 31}, "num_hidden_layers"),

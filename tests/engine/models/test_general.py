@@ -134,6 +134,7 @@ def test_both_ways_agree_on_a_family_that_has_both(family: str, tmp_path: Path) 
         ("starcoder2", {"is_encoder_decoder": True}, "is_encoder_decoder"),
         ("starcoder2", {"add_cross_attention": True}, "add_cross_attention"),
         ("starcoder2", {"alibi": True}, "alibi"),
+        ("starcoder2", {"is_causal": False}, "is_causal: attention in both directions is not supported"),
         ("starcoder2", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ("starcoder2", {"layer_types": ["linear_attention"] * 3}, "layer_types has layers of linear_attention"),
         ("starcoder2", {"layer_types": ["full_attention"]}, "layer_types names 1 layers of 3"),

@@ -210,6 +210,10 @@ def test_adapters_are_exact_beside_the_base_in_one_batch(method: str, tmp_path: 
             compressed_tensors_config({}, "float-quantized") | {"config_groups": {"FP8_DYNAMIC": ["Linear"]}},
             "FP8_DYNAMIC must be",
         ),
+        (
+            compressed_tensors_config({}, "float-quantized") | {"config_groups": {"\x00": {"targets": "\x1b[2J"}}},
+            r"config_groups: '\\x00': targets is '\\x1b\[2J', which is not supported",
+        ),
     ],
 )
 def test_what_is_not_read_is_refused_by_key_and_name(change: object, key: str, tmp_path: Path) -> None:
