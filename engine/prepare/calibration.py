@@ -20,8 +20,8 @@ from engine.cpu.text import token_ids_of
 from engine.models.checkpoint import weights_in_turn
 from engine.models.decoder import Batch, Decoder
 from engine.models.weights import MakeLinear, Product, StackedMatrices, plain_linear
-from engine.prepare.compensation import Float8Rows, compensated_rows
-from engine.prepare.sources import progress
+from engine.prepare.compensation import Float8Rows, NoDecomposition, compensated_rows
+from engine.prepare.sources import PreparationFailed, progress
 from kernels.linear import Linear
 
 TEXT = Path(__file__).with_name("calibration.txt")
@@ -100,6 +100,9 @@ def round_by_text(
 
     kept: the names of matrices that stay as they are; those that share an input with one of them stay, too. add: takes
     each rounded matrix.
+
+    Raises UnsupportedModel: when the files of the weights are not those of a model that the engine computes.
+    Raises PreparationFailed: when a matrix cannot be rounded by its inputs, naming it.
     """
 
     def linear(matrices: StackedMatrices, bias: Tensor | None) -> Product:
@@ -132,10 +135,17 @@ class _RoundedByInputs:
         self._matrices, self._bias, self._add = matrices, bias, add
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Round the matrices by x [2T, in], and return the products [2T, out]: T of plain ones, T of rounded ones."""
+        """Round the matrices by x [2T, in], and return the products [2T, out]: T of plain ones, T of rounded ones.
+
+        Raises PreparationFailed: when the inputs have no decomposition to round by.
+        """
         weight = self._matrices.tensor
         plain, met = x.chunk(2)
-        rows = compensated_rows(weight, met.T @ met, (plain - met).T @ met)
+        try:
+            rows = compensated_rows(weight, met.T @ met, (plain - met).T @ met)
+        except NoDecomposition:
+            names = ", ".join(self._matrices.names)
+            raise PreparationFailed(f"the inputs of {names} are not finite, or too much alike to round by") from None
         first = 0
         for name, (height, _) in zip(self._matrices.names, self._matrices.shapes, strict=True):
             self._add(name, rows.part(first, first + height))

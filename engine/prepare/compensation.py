@@ -25,6 +25,10 @@ COLUMNS_AT_ONCE = 64
 """The number of columns whose errors reach all later columns by one product."""
 
 
+class NoDecomposition(ArithmeticError):
+    """The error for inputs whose products have no Cholesky decomposition."""
+
+
 class Float8Rows(NamedTuple):
     """A matrix in FP8 with a scale for each row."""
 
@@ -68,18 +72,22 @@ def compensated_rows(weight: Tensor, products: Tensor, missing: Tensor | None = 
     are the inputs that the matrix itself meets, for example because layers before are rounded too; None: P is X.
     Columns whose inputs are largest come first. The result is of the matrix whose products with X are nearest to those
     of W with P.
+
+    Raises NoDecomposition: when inputs are not finite, or so much alike that the damping does not help.
     """
     damped = products + DAMPING * products.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny) * torch.eye(
         len(products)
     )
     order = damped.diagonal().argsort(descending=True)
     damped = damped[order][:, order]
-    factor = torch.linalg.cholesky(damped)
+    factor = _cholesky(damped)
     columns = weight[:, order]
     if missing is not None:
         columns = columns + torch.cholesky_solve((columns @ missing[order][:, order]).T, factor).T
+        if not columns.isfinite().all():
+            raise NoDecomposition("the missing products are not finite")
     scales = rounded_rows(columns, damped.diagonal()).scales
-    upper = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
+    upper = _cholesky(torch.cholesky_inverse(factor), upper=True)
     rounded = torch.empty(columns.T.shape)
     left, of_row = columns.T.contiguous(), scales[:, 0]
     for first in range(0, len(left), COLUMNS_AT_ONCE):
@@ -94,3 +102,16 @@ def compensated_rows(weight: Tensor, products: Tensor, missing: Tensor | None = 
     numbers = torch.empty_like(columns)
     numbers[:, order] = rounded.T
     return Float8Rows(numbers.to(FLOAT8), scales)
+
+
+def _cholesky(matrix: Tensor, *, upper: bool = False) -> Tensor:
+    """Return a Cholesky decomposition. upper: True: the upper triangle of it; False: the lower one.
+
+    Raises NoDecomposition: when the matrix has none.
+    """
+    factor: Tensor
+    factor, fault = torch.linalg.cholesky_ex(matrix, upper=upper)
+    # Infinities may be there: those of the inverse for inputs that are all zero, where no error counts.
+    if fault.item() or factor.isnan().any():
+        raise NoDecomposition("the products of inputs have no Cholesky decomposition")
+    return factor

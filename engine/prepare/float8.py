@@ -119,7 +119,8 @@ def round_layers(model_dir: Path, config: ModelConfig, options: Options) -> Roun
     Without a tokenizer that fits the model, all are rounded to the nearest numbers, as without the options.
 
     Raises UnsupportedModel: when the files are not those of a model that the engine computes.
-    Raises PreparationFailed: when their tensors have other names than those of the model's family.
+    Raises PreparationFailed: when their tensors have other names than those of the model's family, or a matrix cannot
+    be rounded by its inputs.
     """
     names: set[str] = set()
     for path in model_dir.glob("*.safetensors"):

@@ -12,7 +12,7 @@ from engine.cpu.quality import differences
 from engine.cpu.text import TextStates, states_of
 from engine.models.weights import Product, StackedMatrices, plain_embedding, plain_linear
 from engine.prepare.calibration import hidden_of, round_by_text
-from engine.prepare.compensation import LARGEST, Float8Rows, compensated_rows, rounded_rows
+from engine.prepare.compensation import LARGEST, Float8Rows, NoDecomposition, compensated_rows, rounded_rows
 from engine.prepare.sensitivity import GROUPS_OF_LAYER, Group, groups_of, most_sensitive
 from kernels.linear import Linear
 from tests.engine.models.tiny import save_tiny
@@ -73,6 +73,14 @@ def test_inputs_that_are_never_there_and_rows_of_zeros_are_rounded_all_the_same(
         assert found.numbers.float().abs().max() <= LARGEST and found.float().isfinite().all()
         assert (found.float()[3] == 0).all()
         assert (found.float() - weight)[:, 5:20].norm() < 0.04 * weight[:, 5:20].norm()
+
+
+@pytest.mark.parametrize("place", ["products", "missing"])
+def test_inputs_that_are_not_finite_round_nothing(place: str) -> None:
+    given = {"products": torch.eye(48), "missing": torch.zeros(48, 48)}
+    given[place][3, 3] = torch.inf
+    with pytest.raises(NoDecomposition):
+        compensated_rows(torch.ones(16, 48), given["products"], given["missing"])
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "granite"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from engine.config import load_model_config
 from engine.models.checkpoint import weights_in_turn
@@ -161,3 +161,16 @@ def test_settings_of_parts_of_a_model_are_kept(tmp_path: Path) -> None:
     rounded = round_layers(tmp_path / "model", load_model_config(tmp_path / "model"), NEAREST)
     write_folder(tmp_path / "model", tmp_path / "out", rounded)
     assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
+
+
+def test_inputs_that_errors_cannot_be_made_good_by_are_told_by_the_matrix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_model_folder(tmp_path / "model")
+    save_tiny("llama", model, {"vocab_size": json.loads((model / "config.json").read_text())["vocab_size"]})
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.1.input_layernorm.weight"] *= 1e30
+    save_file(tensors, path, {"format": "pt"})
+    assert main([str(model), "--out", str(tmp_path / "out"), "--tokens", "64"]) == 1
+    assert "error: the inputs of model.layers.1.self_attn.q_proj.weight, " in capsys.readouterr().err
