@@ -41,14 +41,17 @@ class Names:
         """Return the addresses of a name. A look-up of it that is under way answers all who ask meanwhile.
 
         Raises OSError or UnicodeError: when the name has no address.
-        Raises OSError: when too many names are being looked up.
+        Raises socket.gaierror: when too many names are being looked up, or the system has no more threads.
         """
         name = host, port
         under_way = self._under_way.get(name)
         if under_way is None:
             if len(self._under_way) >= self._max_at_once:
-                raise OSError("too many host names are being looked up")
-            under_way = in_new_thread(functools.partial(self._resolve, host, port), "look-up")
+                raise socket.gaierror(socket.EAI_AGAIN, "too many host names are being looked up")
+            try:
+                under_way = in_new_thread(functools.partial(self._resolve, host, port), "look-up")
+            except RuntimeError as error:
+                raise socket.gaierror(socket.EAI_AGAIN, f"no thread to look a host name up in: {error}") from None
             self._under_way[name] = under_way
             under_way.add_done_callback(functools.partial(self._forget_look_up, name))
         return await asyncio.shield(under_way)

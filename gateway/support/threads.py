@@ -25,6 +25,8 @@ def in_new_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
     For calls that may block for long: neither the executor's few threads nor the end of the process wait for them.
 
     name: the name of the thread.
+
+    Raises RuntimeError: when the system has no more threads.
     """
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,8 +78,21 @@ async def test_a_name_is_looked_up_once_at_a_time_also_after_its_first_caller_ha
 async def test_too_many_at_once_are_refused(silent: Silent) -> None:
     names = Names(silent, max_at_once=2)
     waiting = await started(names, silent, ["slow-1", "slow-2"])
-    with pytest.raises(OSError, match="too many"):
+    with pytest.raises(socket.gaierror, match="too many") as refused:
         await names.look_up("quick", 443)
+    assert refused.value.errno == socket.EAI_AGAIN
     silent.go.set()
     await asyncio.gather(*waiting, return_exceptions=True)
+    assert await names.look_up("quick", 443) == ["192.0.2.7"]
+
+
+async def test_a_name_without_a_thread_to_look_it_up_in_has_no_address_for_now(silent: Silent) -> None:
+    names = Names(silent)
+    before = threading.stack_size(1 << 60)  # more than there are addresses: no thread starts
+    try:
+        with pytest.raises(socket.gaierror, match="no thread") as refused:
+            await names.look_up("quick", 443)
+    finally:
+        threading.stack_size(before)
+    assert refused.value.errno == socket.EAI_AGAIN and silent.asked == []
     assert await names.look_up("quick", 443) == ["192.0.2.7"]
