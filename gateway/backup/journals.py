@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +26,7 @@ def copy_journals(root: Path, backup: Path, *, with_spent: bool = False) -> None
     at a time, after the others: a segment that becomes spent meanwhile is copied twice, and billed once.
 
     Raises BackupError: when the journals change faster than they can be copied.
+    Raises OSError: when a file cannot be written.
     """
     for _ in range(MAX_TRIES):
         with ExitStack() as stack:
@@ -37,7 +38,11 @@ def copy_journals(root: Path, backup: Path, *, with_spent: bool = False) -> None
     else:
         raise BackupError(f"the journals in {root} change faster than they can be copied")
     for path in _files(root, is_spent=True) if with_spent else ():
-        with suppress(FileNotFoundError), path.open("rb") as file:  # the oldest are deleted
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # the oldest are deleted
+            continue
+        with file:
             write_durably(file, make_folder(backup / JOURNAL / path.parent.name) / path.name)
 
 

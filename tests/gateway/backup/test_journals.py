@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import resource
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from gateway.backup.journals import add_journals, copy_journals, journals_owned
 from gateway.backup.manifest import JOURNAL, BackupError
 from gateway.metering.folder import JournalFolder
+from tests.demo import REPOSITORY
 
 
 class BusyJournals:
@@ -85,21 +88,37 @@ def contents(root: Path) -> dict[str, str]:
     return {name: path.read_text() for name, path in files.items()}
 
 
+COPY_WITH_FEW_FILES = """
+import resource, sys
+from pathlib import Path
+from gateway.backup.journals import copy_journals
+
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), hard))
+copy_journals(Path(sys.argv[1]), Path(sys.argv[2]), with_spent=True)
+"""
+"""Program for a new process, since all threads of a process share the limit."""
+
+
 def test_spent_segments_are_copied_whatever_their_number(tmp_path: Path) -> None:
-    num_free = 20
-    for number in range(2 * num_free):
+    num_files = 40
+    for number in range(2 * num_files):
         write(tmp_path / f"root/0/{number:012}.spent", str(number))
     write(tmp_path / "root/0/000000009999.journal", "living")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-    last_free = [number for number in range(soft) if number not in taken][num_free - 1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (last_free + 1, hard))
-    try:
-        copy_journals(tmp_path / "root", tmp_path / "backup", with_spent=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    folders = [str(tmp_path / "root"), str(tmp_path / "backup")]
+    subprocess.run([sys.executable, "-c", COPY_WITH_FEW_FILES, *folders, str(num_files)], cwd=REPOSITORY, check=True)
     copied = {path.read_text() for path in (tmp_path / "backup/journal/0").iterdir()}
-    assert copied == {"living", *map(str, range(2 * num_free))}
+    assert copied == {"living", *map(str, range(2 * num_files))}
+
+
+def test_a_backup_folder_that_vanishes_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "root/0/000000000001.spent", "billed")
+    (tmp_path / "backup").mkdir()
+    descriptor = os.open(tmp_path / "backup", os.O_RDONLY)
+    (tmp_path / "backup").rmdir()
+    with pytest.raises(FileNotFoundError):
+        copy_journals(tmp_path / "root", Path(f"/proc/self/fd/{descriptor}"), with_spent=True)
+    os.close(descriptor)
 
 
 def test_journals_are_put_beside_those_that_are_there(tmp_path: Path) -> None:
