@@ -185,6 +185,42 @@ async def test_a_forced_restore_that_is_interrupted_during_a_step_that_blocks_le
     assert not (data_dir / RESTORE_MARKER).exists(), "a server may start"
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "damaged"])
+@pytest.mark.parametrize("is_cut_off", [True, False], ids=["cut off before", "new"])
+async def test_extensions_of_the_database_outlive_a_forced_restore(
+    is_whole: bool, is_cut_off: bool, sealed_backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
+) -> None:
+    dsn = elsewhere["DATABASE_URL"]
+    await lorikeet(elsewhere, "restore", str(sealed_backup))
+    await execute(dsn, "CREATE EXTENSION pg_trgm")
+    await execute(dsn, "CREATE INDEX organizations_by_trigrams ON organizations USING gin (name gin_trgm_ops)")
+    if is_cut_off:
+        await execute(dsn, SET_ASIDE)
+    if is_whole:
+        await lorikeet(elsewhere, "restore", str(sealed_backup), "--force")
+    else:
+        miscount(sealed_backup)
+        await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
+    indexes = await names(dsn, "SELECT indexname FROM pg_indexes WHERE indexdef LIKE '%gin_trgm_ops%'")
+    assert indexes == ([] if is_whole else ["organizations_by_trigrams"]), "an index is of the database that has it"
+    namespaces = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'pg_trgm'"
+    assert await names(dsn, namespaces) == ["public"] == await schemas(dsn)
+
+
+async def test_an_extension_that_cannot_be_moved_is_refused_by_its_name(
+    sealed_backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
+) -> None:
+    dsn = elsewhere["DATABASE_URL"]
+    await lorikeet(elsewhere, "restore", str(sealed_backup))
+    await execute(dsn, MADE_SINCE)
+    await execute(dsn, "CREATE EXTENSION pg_trgm")
+    await execute(dsn, "UPDATE pg_extension SET extrelocatable = FALSE WHERE extname = 'pg_trgm'")
+    before = await content_digests(dsn)
+    words = await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
+    assert "the extension pg_trgm in the schema public cannot be moved by" in words
+    assert await content_digests(dsn) == before and await schemas(dsn) == ["public"]
+
+
 async def test_a_lost_content_key_is_told_where_there_is_nothing_to_lose(
     sealed_backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
 ) -> None:
@@ -195,9 +231,12 @@ async def test_a_lost_content_key_is_told_where_there_is_nothing_to_lose(
 
 
 async def schemas(dsn: str) -> list[str]:
+    return await names(dsn, f"SELECT nspname FROM pg_namespace WHERE nspname IN ('public', '{FORMER}')")
+
+
+async def names(dsn: str, query: str) -> list[str]:
     conn = await asyncpg.connect(dsn)
     try:
-        rows = await conn.fetch("SELECT nspname FROM pg_namespace WHERE nspname IN ('public', $1)", FORMER)
-        return [row["nspname"] for row in rows]
+        return [row[0] for row in await conn.fetch(query)]
     finally:
         await conn.close()
