@@ -10,8 +10,8 @@ edited after it was applied, are refused before anything is changed. Concurrent 
 
 Gateways may be at work meanwhile. A change of a table waits until nobody uses the table, and others who want it wait
 behind the change. So a change waits for a moment only; then the whole transaction gives way, before a deadlock ends one
-of a gateway's, and begins again. Only PostgreSQL's search for deadlocks ends an autovacuum that is in the way, so that
-some tries wait until it has searched.
+of a gateway's, and begins again. Only PostgreSQL's search for deadlocks ends an autovacuum that is in the way: where
+there may be one, the change waits until after the search.
 
 If gateways have a role of their own, the role gets its rights in the same transaction, each time: a restored database
 has none.
@@ -20,7 +20,6 @@ has none.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -55,13 +54,16 @@ REST_S = (0.1, 0.6)
 """The least and the most seconds between two tries."""
 
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
-LOCK_WAITS_MS = (400, 400, 1500)
-"""The milliseconds for which tries wait for each lock, in turns.
-
-PostgreSQL looks for deadlocks after a second: the longest wait outlasts that, the others do not.
-"""
-
 _GIVE_WAY = "SELECT set_config('lock_timeout', $1, true)"
+# VACUUM and ANALYZE take locks of this mode, and no statement of a gateway does. Everybody may read pg_locks.
+_LOCK_WAIT_MS = """
+    SELECT CASE WHEN EXISTS (
+        SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.granted
+              AND l.mode = 'ShareUpdateExclusiveLock' AND l.pid <> pg_backend_pid())
+        THEN s.setting::integer + 500 ELSE least(400, s.setting::integer / 2) END
+    FROM pg_settings s WHERE s.name = 'deadlock_timeout'
+"""
 _CREATE_LEDGER = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
         name        text PRIMARY KEY,
@@ -143,7 +145,8 @@ async def _migrate(
     """Apply the missing scripts in one transaction, and begin again wherever it has to give way."""
     loop = asyncio.get_running_loop()
     given_up_s = loop.time() + patience_s
-    for wait_ms in itertools.cycle(LOCK_WAITS_MS):
+    while True:
+        wait_ms = await lock_wait_ms(conn)
         try:
             async with conn.transaction():
                 await conn.execute(_GIVE_WAY, f"{wait_ms}ms")
@@ -158,7 +161,14 @@ async def _migrate(
                     f"against wraparound: nothing was changed, try again when they have ended ({error})"
                 ) from error
             await asyncio.sleep(random.uniform(*REST_S))  # noqa: S311 - no secret
-    raise AssertionError("the waits have no end")
+
+
+async def lock_wait_ms(conn: Connection) -> int:
+    """Return the milliseconds for which a migration waits for each lock.
+
+    They end before PostgreSQL searches for deadlocks, but after the search where a vacuum is at work in the database.
+    """
+    return int(await conn.fetchval(_LOCK_WAIT_MS))
 
 
 async def _apply(conn: Connection, migrations: list[Script], runtime: str | None) -> list[str]:

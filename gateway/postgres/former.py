@@ -19,7 +19,25 @@ _MOVE_EXTENSIONS = """
     FOR extension IN
         SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('{source}') AND extrelocatable
     LOOP
-        EXECUTE format('ALTER EXTENSION %I SET SCHEMA {target}', extension);
+        BEGIN
+            EXECUTE format('ALTER EXTENSION %I SET SCHEMA {target}', extension);
+        EXCEPTION WHEN insufficient_privilege THEN  -- whose functions may belong to another role than the extension
+            RAISE 'the extension % in the schema public cannot be moved by %: create it in a schema of its own instead',
+                extension, current_user;
+        END;
+    END LOOP;
+"""
+# What the role cannot move was made by the backup that is given up, and goes with its tables: all that was there before
+# was moved by the role once.
+_MOVE_EXTENSIONS_THAT_MAY_BE = """
+    FOR extension IN
+        SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('{source}') AND extrelocatable
+    LOOP
+        BEGIN
+            EXECUTE format('ALTER EXTENSION %I SET SCHEMA {target}', extension);
+        EXCEPTION WHEN insufficient_privilege THEN
+            RAISE NOTICE 'the extension % goes with the tables that are given up', extension;
+        END;
     END LOOP;
 """
 
@@ -41,7 +59,7 @@ BEGIN
         {_REFUSE_FIXED_EXTENSIONS}
         ALTER SCHEMA public RENAME TO {FORMER};
     ELSE  -- what an interrupted restore has set aside; `public` is what it has restored
-        {_MOVE_EXTENSIONS.format(source="public", target=FORMER)}
+        {_MOVE_EXTENSIONS_THAT_MAY_BE.format(source="public", target=FORMER)}
         DROP SCHEMA public CASCADE;
     END IF;
     CREATE SCHEMA public;
@@ -60,7 +78,7 @@ DECLARE
     extension name;
 BEGIN
     IF to_regnamespace('{FORMER}') IS NOT NULL THEN
-        {_MOVE_EXTENSIONS.format(source="public", target=FORMER)}
+        {_MOVE_EXTENSIONS_THAT_MAY_BE.format(source="public", target=FORMER)}
         DROP SCHEMA IF EXISTS public CASCADE;
         ALTER SCHEMA {FORMER} RENAME TO public;
     END IF;
