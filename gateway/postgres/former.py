@@ -15,55 +15,46 @@ from gateway.db.pool import CONNECT_TIMEOUT_S
 FORMER = "lorikeet_former"
 """The name of the schema with the tables that were there before the restore."""
 
-_MOVE_EXTENSIONS = """
-    FOR extension IN
-        SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('{source}') AND extrelocatable
-    LOOP
-        BEGIN
-            EXECUTE format('ALTER EXTENSION %I SET SCHEMA {target}', extension);
-        EXCEPTION WHEN insufficient_privilege THEN  -- whose functions may belong to another role than the extension
-            RAISE 'the extension % in the schema public cannot be moved by %: create it in a schema of its own instead',
-                extension, current_user;
-        END;
-    END LOOP;
-"""
-# What the role cannot move was made by the backup that is given up, and goes with its tables: all that was there before
-# was moved by the role once.
-_MOVE_EXTENSIONS_THAT_MAY_BE = """
-    FOR extension IN
-        SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('{source}') AND extrelocatable
-    LOOP
-        BEGIN
-            EXECUTE format('ALTER EXTENSION %I SET SCHEMA {target}', extension);
-        EXCEPTION WHEN insufficient_privilege THEN
-            RAISE NOTICE 'the extension % goes with the tables that are given up', extension;
-        END;
-    END LOOP;
-"""
-
-_REFUSE_FIXED_EXTENSIONS = """
-    SELECT extname INTO extension FROM pg_extension
-    WHERE extnamespace = to_regnamespace('public') AND NOT (extrelocatable AND pg_has_role(extowner, 'USAGE'))
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE 'the extension % in the schema public cannot be moved by %: create it in a schema of its own instead',
-            extension, current_user;
-    END IF;
-"""
-SET_ASIDE = f"""
+# An owner who is no superuser cannot move each extension: functions of a trusted one belong to the superuser. Where the
+# former tables come back, such an extension goes with the tables that are given up: the role once moved all that were
+# there before.
+SET_ASIDE = """
 DO $$
 DECLARE
     extension name;
 BEGIN
-    IF to_regnamespace('{FORMER}') IS NULL THEN
-        {_REFUSE_FIXED_EXTENSIONS}
-        ALTER SCHEMA public RENAME TO {FORMER};
+    IF to_regnamespace('lorikeet_former') IS NULL THEN
+        SELECT extname INTO extension FROM pg_extension
+        WHERE extnamespace = to_regnamespace('public') AND NOT (extrelocatable AND pg_has_role(extowner, 'USAGE'))
+        LIMIT 1;
+        IF FOUND THEN
+            RAISE 'the extension % in the schema public cannot be moved by %: create it in a schema of its own instead',
+                extension, current_user;
+        END IF;
+        ALTER SCHEMA public RENAME TO lorikeet_former;
     ELSE  -- what an interrupted restore has set aside; `public` is what it has restored
-        {_MOVE_EXTENSIONS_THAT_MAY_BE.format(source="public", target=FORMER)}
+        FOR extension IN
+            SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('public') AND extrelocatable
+        LOOP
+            BEGIN
+                EXECUTE format('ALTER EXTENSION %I SET SCHEMA lorikeet_former', extension);
+            EXCEPTION WHEN insufficient_privilege THEN
+                RAISE NOTICE 'the extension % goes with the tables that are given up', extension;
+            END;
+        END LOOP;
         DROP SCHEMA public CASCADE;
     END IF;
     CREATE SCHEMA public;
-    {_MOVE_EXTENSIONS.format(source=FORMER, target="public")}
+    FOR extension IN
+        SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('lorikeet_former') AND extrelocatable
+    LOOP
+        BEGIN
+            EXECUTE format('ALTER EXTENSION %I SET SCHEMA public', extension);
+        EXCEPTION WHEN insufficient_privilege THEN
+            RAISE 'the extension % in the schema public cannot be moved by %: create it in a schema of its own instead',
+                extension, current_user;
+        END;
+    END LOOP;
 END
 $$;
 """
@@ -72,21 +63,29 @@ $$;
 It fails where an extension in `public` cannot be moved, by anybody or by the role.
 """
 
-_PUT_BACK = f"""
+_PUT_BACK = """
 DO $$
 DECLARE
     extension name;
 BEGIN
-    IF to_regnamespace('{FORMER}') IS NOT NULL THEN
-        {_MOVE_EXTENSIONS_THAT_MAY_BE.format(source="public", target=FORMER)}
+    IF to_regnamespace('lorikeet_former') IS NOT NULL THEN
+        FOR extension IN
+            SELECT extname FROM pg_extension WHERE extnamespace = to_regnamespace('public') AND extrelocatable
+        LOOP
+            BEGIN
+                EXECUTE format('ALTER EXTENSION %I SET SCHEMA lorikeet_former', extension);
+            EXCEPTION WHEN insufficient_privilege THEN
+                RAISE NOTICE 'the extension % goes with the tables that are given up', extension;
+            END;
+        END LOOP;
         DROP SCHEMA IF EXISTS public CASCADE;
-        ALTER SCHEMA {FORMER} RENAME TO public;
+        ALTER SCHEMA lorikeet_former RENAME TO public;
     END IF;
 END
 $$;
 """
-_HAS_FORMER = f"SELECT to_regnamespace('{FORMER}') IS NOT NULL"
-_DROP = f"DROP SCHEMA IF EXISTS {FORMER} CASCADE"
+_HAS_FORMER = "SELECT to_regnamespace('lorikeet_former') IS NOT NULL"
+_DROP = "DROP SCHEMA IF EXISTS lorikeet_former CASCADE"
 
 
 async def has_former(dsn: str) -> bool:
@@ -106,7 +105,11 @@ async def put_back(dsn: str) -> None:
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    await _execute(dsn, _PUT_BACK)
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        await conn.execute(_PUT_BACK)
+    finally:
+        await conn.close()
 
 
 async def drop_former(dsn: str) -> None:
@@ -114,12 +117,8 @@ async def drop_former(dsn: str) -> None:
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    await _execute(dsn, _DROP)
-
-
-async def _execute(dsn: str, statement: str) -> None:
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
-        await conn.execute(statement)
+        await conn.execute(_DROP)
     finally:
         await conn.close()
