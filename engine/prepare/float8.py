@@ -98,7 +98,7 @@ def check_model(model_dir: Path, config: ModelConfig) -> None:
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a model is rounded."""
+    """The choices by which a model's weights are rounded to FP8."""
 
     text: Path = TEXT
     """The text whose inputs errors are made good by."""

@@ -8,9 +8,16 @@ schema has one, and dropping that schema would drop the extension.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
 import asyncpg
 
 from gateway.db.pool import CONNECT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 FORMER = "lorikeet_former"
 """The name of the schema with the tables that were there before the restore."""
@@ -88,16 +95,22 @@ _HAS_FORMER = "SELECT to_regnamespace('lorikeet_former') IS NOT NULL"
 _DROP = "DROP SCHEMA IF EXISTS lorikeet_former CASCADE"
 
 
+@asynccontextmanager
+async def _connected(dsn: str) -> AsyncIterator[Connection]:
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
 async def has_former(dsn: str) -> bool:
     """Tell whether a database has tables that were set aside.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    try:
+    async with _connected(dsn) as conn:
         return bool(await conn.fetchval(_HAS_FORMER))
-    finally:
-        await conn.close()
 
 
 async def put_back(dsn: str) -> None:
@@ -105,11 +118,8 @@ async def put_back(dsn: str) -> None:
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    try:
+    async with _connected(dsn) as conn:
         await conn.execute(_PUT_BACK)
-    finally:
-        await conn.close()
 
 
 async def drop_former(dsn: str) -> None:
@@ -117,8 +127,5 @@ async def drop_former(dsn: str) -> None:
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
-    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    try:
+    async with _connected(dsn) as conn:
         await conn.execute(_DROP)
-    finally:
-        await conn.close()
