@@ -36,7 +36,7 @@ async def claim_name(
 ) -> list[aliases.AliasRow]:
     """Check that a project may have a new name, and return all names that the project has.
 
-    To be called in the transaction that makes the name: until its end nobody else makes one.
+    To be called in the transaction that makes the name: until its end nobody else makes a name in the project.
 
     Raises NotFound, Conflict: when the project is not there or is archived, or when it has the name already.
     Raises InvalidRequest: when a base model has the name, or when the project has as many names as there can be.
@@ -57,7 +57,7 @@ async def claim_name(
 
 
 async def is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
-    """Tell whether this is the name of a base model that the project may use.
+    """Tell whether a base model that the project may use has this name.
 
     Return False for a base model that only other projects may use, so that nobody learns its name.
     """

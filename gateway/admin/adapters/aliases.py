@@ -117,7 +117,7 @@ class AliasController(Controller):
         services: Services,
         caller: Caller,
     ) -> Alias:
-        """Point an alias at another version. Requests within the next second may still get the version before."""
+        """Point an alias at another version. Requests within the next second may still get the former version."""
         wanted = await read_body(request, MoveAlias)
         check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:

@@ -1,4 +1,4 @@
-"""An adapter's files from a multipart body to a folder, in bounded memory and of bounded size.
+"""Writes an adapter's files from a multipart body to a folder, in bounded memory and up to a bounded size.
 
 The form has the field `name`, perhaps `promote` and `base`, and either the files `adapter_config.json` and
 `adapter_model.safetensors`, under these very names, or one file `archive`; file names that a client sends along are
@@ -34,6 +34,7 @@ class Uploaded(msgspec.Struct, frozen=True):
     name: str
     """The name of the adapter, unchecked."""
     promote: bool
+    """True if the new version is to become the adapter's current one."""
     content: Path
     """The archive, or the folder with the two files."""
     base: str | None
@@ -63,9 +64,10 @@ async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_byt
 
 
 async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: int) -> T:
-    """Decode the body of a route that takes uploads too, whose bodies the framework does not bound.
+    """Decode the JSON body of a route that takes uploads too, so that the framework does not bound its bodies.
 
-    Raises as `read_body`.
+    Raises InvalidRequest: when the body is not JSON of this kind, or no byte arrives for `IDLE_S`.
+    Raises BodyTooLarge: when more than max_bytes arrive.
     """
     body = b"".join([chunk async for chunk in bounded_chunks(request, max_bytes)])
     return decode(msgspec.json.Decoder(kind), body or b"{}")

@@ -38,7 +38,8 @@ class CreateProjectBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     endpoint: BatchEndpoint
     """The endpoint of all requests."""
     api_key_id: Annotated[str, Meta(pattern="^key_[a-z2-7]{24}$")]
-    """The key of the project as which the requests run: they may use the models that the key may use then."""
+    """The key of the project as which the requests run: each request may use the models that the key may use when the
+    request runs."""
 
 
 class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
     """The number of lines that failed, by the code of their error."""
     lines_per_s: float
-    """The pace of the last minute."""
+    """Lines that got a result per second, over about the last minute."""
     input_tokens: int
     """Prompt tokens of the lines that have a result."""
     cached_tokens: int

@@ -50,7 +50,7 @@ class CostsResult(msgspec.Struct, frozen=True):
     project_id: str | None
     api_key_id: str | None
     quantity: int | None
-    """Tokens of the line item."""
+    """The number of tokens of the line item; null for adjustments, and where costs are not grouped by line item."""
     quantity_unit: Literal["tokens"] | None
     object: Literal["organization.costs.result"] = "organization.costs.result"
 

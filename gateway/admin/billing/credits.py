@@ -53,7 +53,7 @@ class Credit(msgspec.Struct, frozen=True):
     drawn_nanos: int
     """The part that closed months used, in billionths of the currency."""
     lapsed_nanos: int | None
-    """The part that was left when the credit expired, in billionths of the currency."""
+    """The part that was left when the credit expired, in billionths of the currency; null before that."""
     reason: str
     created_at: int
     """Unix seconds."""

@@ -1,6 +1,6 @@
 """Bounds the exports that one gateway makes at once: each takes a connection and a share of its processor.
 
-One at a time for each project or organization, so that a slow reader holds up nobody but itself.
+A project or organization gets one export at a time, so that a slow reader holds up nobody but itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class Downloads:
         self._ends_at: dict[str, float] = {}  # by owner
 
     @contextmanager
-    def one(self, owner: str) -> Iterator[None]:
-        """Reserve a place for an export until the end of the block, or until DEADLINE_S.
+    def reserve_place(self, owner: str) -> Iterator[None]:
+        """Reserve a place for an export until the end of the block, at most for DEADLINE_S seconds.
 
-        The database's connection is closed by then, whether the client reads or not. owner: id of a project or an
-        organization.
+        After that time the export has no connection to the database any more, whether its client reads or not. owner:
+        the id of the project or the organization that asks.
+
         Raises Overloaded: when the owner has a place already or all places are taken.
         """
         now = self._clock()

@@ -1,7 +1,7 @@
 """Exports over HTTP: one ZIP file with the rows and their manifest, made while it is sent.
 
-A failure after the first bytes, or a passed deadline, ends the connection: a client never gets the archive's end, and
-so no archive.
+A failure after the first bytes, or a passed deadline, ends the connection. The archive then lacks its end, so that no
+client takes it for a whole one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
 
 
 async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator[bytes]:
-    with services.downloads.one(wanted.project_id or wanted.organization_id):
+    with services.downloads.reserve_place(wanted.project_id or wanted.organization_id):
         async with open_export(services.database, wanted, deadline_s=DEADLINE_S) as export:
             try:
                 await export.check_period()

@@ -1,4 +1,4 @@
-"""A project's invoice over HTTP: JSON, or a page to print. Tenants see their own."""
+"""A project's invoice over HTTP: JSON, or a page to print. Tenants see their own invoices."""
 
 from __future__ import annotations
 

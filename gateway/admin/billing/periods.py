@@ -54,8 +54,8 @@ class ClosedPeriod(Period, frozen=True, kw_only=True):
     """A month that is closed."""
 
     projects_without_customer: list[Party]
-    """Projects whose usage of the month no customer of Stripe is ever billed for, because they have no customer.
-    Empty where no project has one."""
+    """Projects without a customer of Stripe: nobody is ever billed through Stripe for their usage of the month.
+    Empty if no project of the organization has a customer of Stripe."""
 
 
 class IssuedInvoices(msgspec.Struct, frozen=True):

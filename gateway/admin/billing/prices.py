@@ -34,8 +34,8 @@ Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^(\*|[A-Za-z0
 class PriceIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The price of tokens that match the model, adapter class and service tier.
 
-    If several entries match, the entry that names most counts; a model counts more than a class, a class more than a
-    tier.
+    If several entries match, the one that names a model wins over the others, then the one that names an adapter class,
+    then the one that names a service tier.
     """
 
     input_nanos_per_million: Nanos

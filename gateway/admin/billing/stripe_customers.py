@@ -1,4 +1,4 @@
-"""The customers of Stripe that are billed for projects: their meter events name them."""
+"""The customers of Stripe that are billed for projects, over HTTP: meter events of a project name its customer."""
 
 from __future__ import annotations
 

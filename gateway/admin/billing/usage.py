@@ -1,6 +1,6 @@
 """Usage over HTTP, in OpenAI's shapes: tokens and requests in buckets of time.
 
-It comes from roll-ups and follows the ledger by a second or two. Tenants see their own.
+Usage is read from roll-ups, which follow the ledger by a second or two. Tenants see the usage of their own projects.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Admin API routes of kept content."""
+"""Admin API routes that show the content of requests: logged, or stored as responses and conversations."""

@@ -23,7 +23,7 @@ def definition_of(body: wire.CreateExperiment) -> definition.Experiment:
 
 
 def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> definition.Experiment:
-    """Return a definition with the fields that a request body gives replaced."""
+    """Return the definition `before` with the values of a request body in place of its own, where the body has any."""
     given: dict[str, Any] = msgspec.to_builtins(body)
     given.pop("version", None)
     return msgspec.convert(msgspec.to_builtins(before) | given, definition.Experiment)

@@ -191,8 +191,9 @@ async def check_model_free(
 ) -> None:
     """Check that an experiment may have a model string. An alias's name is allowed: the alias becomes the experiment.
 
-    Drafts are checked as well, and routes take no draft's model string, so that a draft can be started. Raises
-    Conflict: when the string is the name of a base model or of a route.
+    Drafts are checked as well, and routes take no draft's model string, so that a draft can be started.
+
+    Raises Conflict: when the string is the name of a base model or of a route.
     """
     if await is_base(conn, services, model, organization_id, project_id):
         raise Conflict(f"A base model has the name '{model}'.", param="model")

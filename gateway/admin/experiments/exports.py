@@ -68,7 +68,7 @@ class ExperimentExportController(Controller):
 
 
 async def _body(services: AdminServices, wanted: ExperimentExportRequest) -> AsyncIterator[bytes]:
-    with services.downloads.one(wanted.project_id):
+    with services.downloads.reserve_place(wanted.project_id):
         async with open_experiment_export(services.database, wanted, deadline_s=DEADLINE_S) as export:
             if export is None:
                 raise Conflict("The experiment has not started: there is nothing to export yet.")

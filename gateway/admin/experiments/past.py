@@ -28,16 +28,19 @@ class PastTraffic(msgspec.Struct, frozen=True):
     unit_kind: Past
     """The thing that counts as a unit."""
     kind: Kind
-    own: Sequence[MetricRow]
+    """The kind of the metric: a mean over units, or a ratio of sums."""
+    feedback_metrics: Sequence[MetricRow]
     """The feedback metrics of the project."""
     is_feedback: bool
     """True for a metric of feedback, whose units are those with a vote."""
 
 
 def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Kind:
-    """Return the kind of a metric that can be computed from the past. own: the feedback metrics of the project.
+    """Return the kind of a metric that can be computed from the past.
 
-    Raises InvalidRequest: for every other metric, and where units of feedback are to be API keys.
+    own: the feedback metrics of the project. past: the thing that is to count as a unit; None: the usual one.
+
+    Raises InvalidRequest: for a metric that cannot be computed, and for a feedback metric with API keys as its units.
     """
     kinds: dict[str, Kind] = {each.name: each.kind for each in own}
     read = read_metric(metric, kinds)

@@ -186,7 +186,7 @@ async def _size(
     per_day = total.n / num_days * coverage / NUM_BUCKETS
     window_s, min_days = _times(wanted, row)
     days = sizes.days_needed(per_arm * num_arms, per_day, min_days, window_s / DAY_SECONDS) if per_day else None
-    scale = metric_scales(past.own).get(wanted.metric, 1.0)
+    scale = metric_scales(past.feedback_metrics).get(wanted.metric, 1.0)
     return wire.SizeNeeded(
         metric=wanted.metric,
         relative_effect=wanted.relative_effect,
@@ -252,7 +252,7 @@ def _size_text(
 
 def _calibration(wanted: wire.CalibrateExperiment, past: PastTraffic, found: Calibration) -> wire.ExperimentCalibration:
     rate, fixed = found.num_false / found.num_runs, found.num_false_fixed / found.num_runs
-    scale = metric_scales(past.own).get(wanted.metric, 1.0)
+    scale = metric_scales(past.feedback_metrics).get(wanted.metric, 1.0)
     horizons = [wire.EffectFound(each.days, each.units, each.effect * scale, each.relative) for each in found.horizons]
     finds = "; ".join(
         f"{each.days} days find {percent_text(each.relative)} or more" for each in horizons if each.relative is not None

@@ -76,7 +76,7 @@ class ExperimentResultController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.ExperimentResults:
-        """Return an experiment's results as a look at them shows now. Each number holds however often anybody looks.
+        """Return an experiment's results as of now. Their intervals stay valid however often anybody looks at them.
 
         The query `metric` names the only metric to show; `as_of`, in Unix seconds, asks for the latest look that was
         kept up to then. `segment` names a kind of segments, each of which is shown as well, by the sums of now.

@@ -1,4 +1,4 @@
-"""Bodies and replies about experiments, layers, holdouts and feedback metrics: the shapes, and no meaning.
+"""The shapes of bodies and replies about experiments, layers, holdouts and feedback metrics.
 
 Bodies become `gateway.domain.experiments.definition.Experiment`, which has the same fields. Results, health and
 previews are in `wire_results` and `wire_previews`.
@@ -153,7 +153,7 @@ class SetShadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetPrimary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metric that decides."""
+    """A primary metric: one by which the experiment is decided."""
 
     metric: MetricName
     """A built-in metric, such as `cost_nanos` or `ttft_ms.p95`, or a feedback metric of the project."""
@@ -165,7 +165,8 @@ class SetGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     metric: MetricName
     action: Literal["pause", "alert"] = "alert"
-    """`pause`: the experiment pauses itself within seconds once harm is proven. `alert`: it only says so."""
+    """`pause`: the experiment pauses itself within seconds once harm is proven. `alert`: results only report the
+    harm."""
     margin: Annotated[float, Meta(ge=0, le=10)] = 0.0
     """The tolerated worsening, as a part of the control's value: 0.1 is 10 %."""
     goal: Goal | None = None
@@ -217,7 +218,7 @@ class CreateExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer: Name = "default"
     """Experiments of one layer have no unit in common. The layer `default` is made when it is first named."""
     holdout: Name | None = None
-    """A holdout of the project, whose units take part in nothing."""
+    """A holdout of the project, whose units do not take part in the experiment."""
     analysis: SetAnalysis = SetAnalysis()
     shadow: SetShadow | None = None
     """An arm whose replies nobody gets, to try a model on live requests before clients get its replies."""
@@ -267,9 +268,9 @@ class CreateFeedbackMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     kind: Literal["mean", "ratio"] = "mean"
     """`mean`: a unit's value is the sum of its votes. `ratio`: votes are averaged over all votes, whoever cast them."""
     least: Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | None = None
-    """The smallest value of a number."""
+    """The smallest value of a vote, for the type `number` alone; null for no bound."""
     most: Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | None = None
-    """The largest value of a number."""
+    """The largest value of a vote, for the type `number` alone; null for no bound."""
     labels: (
         Annotated[
             dict[
@@ -378,7 +379,7 @@ class ExperimentShadow(msgspec.Struct, frozen=True):
 
 
 class PrimaryMetric(msgspec.Struct, frozen=True):
-    """A metric that decides."""
+    """A primary metric: one by which the experiment is decided."""
 
     metric: str
     goal: Goal
@@ -420,7 +421,7 @@ class StopReason(msgspec.Struct, frozen=True):
     arm: str | None
     """The name of the arm that did harm."""
     at: int | None
-    """Unix seconds."""
+    """Unix seconds at which the experiment paused itself."""
     text: str
     """The finding in words."""
 
@@ -444,7 +445,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     """`draft`: nothing is served. `running`: units are assigned. `paused`: all units get the control, and their arms
     again later. `stopped`: all get the control for good. `decided`: the model string is an alias of the chosen arm's
-    target. `archived`: only kept."""
+    target. `archived`: nothing changes any more."""
     possible: list[Literal["start", "pause", "stop", "decide", "archive", "change", "delete"]]
     """Actions that the experiment's state allows."""
     version: int
@@ -469,15 +470,15 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     decided_arm: str | None
     """The name of the arm that was chosen."""
     days: int
-    """Whole days since the start, up to the stop."""
+    """Whole days since the start, up to the stop; 0 before the start."""
     created_at: int
     """Unix seconds."""
     started_at: int | None
-    """Unix seconds."""
+    """Unix seconds; null before the first start."""
     stopped_at: int | None
-    """Unix seconds."""
+    """Unix seconds; null while the experiment was not stopped."""
     decided_at: int | None
-    """Unix seconds."""
+    """Unix seconds; null while no arm was chosen."""
     changed_at: int
     """Unix seconds."""
     warnings: list[ExperimentWarning] | None = None
@@ -548,7 +549,7 @@ class DeletedExperimentLayer(msgspec.Struct, frozen=True):
 
 
 class ExperimentHoldout(msgspec.Struct, frozen=True):
-    """Units that take part in nothing, for comparison."""
+    """Units that take part in no experiment that names the holdout, for comparison."""
 
     id: str
     """The holdout's name."""

@@ -1,6 +1,7 @@
-"""Replies about the findings of an experiment: results, health, exposures and the days so far. Shapes, and no meaning.
+"""The shapes of replies about the findings of an experiment: results, health, exposures and the days so far.
 
-A number that nothing bounds yet is null. ln E: an effect is proven once it reaches ln(1 / alpha).
+A number that nothing bounds yet is null. An effect is proven once `log_e`, the natural logarithm of its E-value, is at
+least ln(1 / alpha).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     """`better` and `worse` are proven by the metric's goal; `different`: a proven effect on a metric without one."""
     answered: list[float] | None
-    """The part of control's and arm's units that have a value; null while there are no units."""
+    """The part of the control's units that have a value, then the part of the arm's units; null while there are no
+    units."""
     text: str
     """The comparison in words."""
 

@@ -128,10 +128,10 @@ def conclusion(
 ) -> str:
     """Return a sentence with the conclusion that a look allows, or why it allows none yet.
 
-    chosen: the arm that was decided for before the look. units: the units that have taken part. is_srm: True if units
-    are not split as declared (sample ratio mismatch). days, min_days: the days since the start, and the days before
-    which nothing is to be decided. window_seconds: the length of the outcome window. is_stopped: True if no more units
-    come. chosen: None: no arm was decided for.
+    units: the units that have taken part. is_srm: True if units are not split as declared (sample ratio mismatch).
+    days, min_days: the days since the start, and the days before which nothing is to be decided. window_seconds: the
+    length of the outcome window. is_stopped: True if no more units come. chosen: the arm that was decided for before
+    the look; None: no arm was decided for.
     """
     if is_srm:
         return (

@@ -114,7 +114,7 @@ class ProjectLimitController(Controller):
         _check_may_change(caller, wanted.api_key_id, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            return await set_one(conn, wanted, caller, project_id)
+            return await store_limit(conn, wanted, caller, project_id)
 
     @delete("/{limit_id:str}", status_code=200, opt=needs("key_limits.write"))
     async def remove_project_limit(
@@ -123,7 +123,7 @@ class ProjectLimitController(Controller):
         """Delete a limit of a project or API key."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            return await remove_one(conn, caller, project_id, limit_id)
+            return await delete_limit(conn, caller, project_id, limit_id)
 
 
 class OrganizationLimitController(Controller):
@@ -143,14 +143,14 @@ class OrganizationLimitController(Controller):
         wanted = await read_body(request, SetLimit)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            return await set_one(conn, wanted, caller, None)
+            return await store_limit(conn, wanted, caller, None)
 
     @delete("/{limit_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_limit(self, limit_id: FromPath[str], services: Services, caller: Caller) -> DeletedLimit:
         """Delete a limit of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            return await remove_one(conn, caller, None, limit_id)
+            return await delete_limit(conn, caller, None, limit_id)
 
 
 async def _list(
@@ -161,7 +161,7 @@ async def _list(
     return page_of_all(shown, query)
 
 
-async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
+async def store_limit(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
     """Set a limit, in a transaction that holds the lock of the project or, without a project, of the organization.
 
     Raises InvalidRequest: when a field is wrong; the error names the field.
@@ -222,7 +222,7 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
         )
 
 
-async def remove_one(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
+async def delete_limit(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
     """Remove a limit, in a transaction that holds the lock of the project or, without one, of the organization.
 
     Raises NotFound: when there is no such limit.

@@ -1,6 +1,7 @@
 """A project's rate limits in OpenAI's shape: requests and tokens of each model per minute, requests per day.
 
-They are hard limits of the project on one model; what this shape cannot say is at `limits`. null is no limit.
+Rate limits are hard limits of the project on one model; null stands for no limit. Limits that this shape cannot express
+are served by `limits`.
 """
 
 from __future__ import annotations

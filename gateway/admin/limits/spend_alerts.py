@@ -1,7 +1,7 @@
 """Spend alerts in OpenAI's shape: an amount per month at which an organization's webhooks are called.
 
-One is the soft limit of cost per month on all models and keys, so an organization and each of its projects have at most
-one; further thresholds are `alert_percents` at `limits`. No mail is sent: the only channel is "webhook".
+A spend alert is the soft limit of cost per month on all models and keys, so an organization and each of its projects
+have at most one; further thresholds are `alert_percents` of limits. No mail is sent: the only channel is "webhook".
 Source: `spend_alerts` of organizations and projects in OpenAI's Administration API.
 """
 
@@ -15,8 +15,8 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.limits.limits import LimitOut, SetLimit, remove_one, set_one
-from gateway.admin.limits.spend_limits import CENT_NANOS, MAX_CENTS, monthly_cost
+from gateway.admin.limits.limits import LimitOut, SetLimit, delete_limit, store_limit
+from gateway.admin.limits.spend_limits import CENT_NANOS, MAX_CENTS, monthly_cost_limit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
@@ -114,7 +114,7 @@ class ProjectSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             known = await _existing_alert(conn, caller, project_id, alert_id)
-            return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, project_id))
+            return _spend_alert_wire(await store_limit(conn, _limit(wanted, known.alert_percents), caller, project_id))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_project_spend_alert(
@@ -124,7 +124,7 @@ class ProjectSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             await _existing_alert(conn, caller, project_id, alert_id)
-            await remove_one(conn, caller, project_id, alert_id)
+            await delete_limit(conn, caller, project_id, alert_id)
         return DeletedSpendAlert(alert_id, "project.spend_alert.deleted")
 
 
@@ -166,7 +166,7 @@ class OrganizationSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             known = await _existing_alert(conn, caller, None, alert_id)
-            return _spend_alert_wire(await set_one(conn, _limit(wanted, known.alert_percents), caller, None))
+            return _spend_alert_wire(await store_limit(conn, _limit(wanted, known.alert_percents), caller, None))
 
     @delete("/{alert_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_spend_alert(
@@ -176,7 +176,7 @@ class OrganizationSpendAlertController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             await _existing_alert(conn, caller, None, alert_id)
-            await remove_one(conn, caller, None, alert_id)
+            await delete_limit(conn, caller, None, alert_id)
         return DeletedSpendAlert(alert_id, "organization.spend_alert.deleted")
 
 
@@ -184,21 +184,21 @@ async def _list(
     conn: Connection, request: Request[Any, Any, Any], caller: Actor, project_id: str | None
 ) -> Page[SpendAlert]:
     query = read_list_query(request.query_params)
-    found = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
+    found = await monthly_cost_limit(conn, caller.organization_id, project_id, hard=False)
     if query.after is not None and (found is None or found.id != query.after):
         raise unknown_cursor(query.after)
     return page([_spend_alert_wire(found)] if found is not None and query.after is None else [], query.limit)
 
 
 async def _create(conn: Connection, wanted: SetSpendAlert, caller: Actor, project_id: str | None) -> SpendAlert:
-    known = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
+    known = await monthly_cost_limit(conn, caller.organization_id, project_id, hard=False)
     if known is not None:
         raise Conflict(f"There is already a spend alert, with the id '{known.id}'. Change that alert instead.")
-    return _spend_alert_wire(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
+    return _spend_alert_wire(await store_limit(conn, _limit(wanted, (100,)), caller, project_id))
 
 
 async def _existing_alert(conn: Connection, caller: Actor, project_id: str | None, alert_id: str) -> LimitOut:
-    found = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
+    found = await monthly_cost_limit(conn, caller.organization_id, project_id, hard=False)
     if found is None or found.id != alert_id:
         raise NotFound(f"There is no spend alert with the id '{alert_id}'.", param="alert_id")
     return found

@@ -1,6 +1,7 @@
 """Spend limits in OpenAI's shape: the most that an organization or a project may cost per month.
 
-One is the hard limit of cost per month on all models and keys; what this shape cannot say is at `limits`.
+A spend limit is the hard limit of cost per month on all models and keys. Limits that this shape cannot express are
+served by `limits`.
 Source: `spend_limit` of organizations and projects in OpenAI's Administration API.
 """
 
@@ -14,7 +15,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import needs, read_body
-from gateway.admin.limits.limits import LimitOut, SetLimit, limit_wire, remove_one, set_one
+from gateway.admin.limits.limits import LimitOut, SetLimit, delete_limit, limit_wire, store_limit
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db.limits import limits
@@ -86,8 +87,8 @@ class ProjectSpendLimitController(Controller):
         wanted = await read_body(request, UpdateSpendLimit)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            known = await monthly_cost(conn, caller.organization_id, project_id, hard=True)
-            return _spend_limit_wire(await set_one(conn, _limit(wanted, known), caller, project_id))
+            known = await monthly_cost_limit(conn, caller.organization_id, project_id, hard=True)
+            return _spend_limit_wire(await store_limit(conn, _limit(wanted, known), caller, project_id))
 
     @delete(status_code=200, opt=needs("limits.write"))
     async def remove_project_spend_limit(
@@ -97,7 +98,7 @@ class ProjectSpendLimitController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             found = await _existing_limit(conn, caller.organization_id, project_id)
-            await remove_one(conn, caller, project_id, found.id)
+            await delete_limit(conn, caller, project_id, found.id)
         return DeletedSpendLimit("project.spend_limit.deleted")
 
 
@@ -118,8 +119,8 @@ class OrganizationSpendLimitController(Controller):
         wanted = await read_body(request, UpdateSpendLimit)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            known = await monthly_cost(conn, caller.organization_id, None, hard=True)
-            return _spend_limit_wire(await set_one(conn, _limit(wanted, known), caller, None))
+            known = await monthly_cost_limit(conn, caller.organization_id, None, hard=True)
+            return _spend_limit_wire(await store_limit(conn, _limit(wanted, known), caller, None))
 
     @delete(status_code=200, opt=needs("limits.write"))
     async def remove_spend_limit(self, services: Services, caller: Caller) -> DeletedSpendLimit:
@@ -127,11 +128,11 @@ class OrganizationSpendLimitController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             found = await _existing_limit(conn, caller.organization_id, None)
-            await remove_one(conn, caller, None, found.id)
+            await delete_limit(conn, caller, None, found.id)
         return DeletedSpendLimit("organization.spend_limit.deleted")
 
 
-async def monthly_cost(
+async def monthly_cost_limit(
     conn: Connection, organization_id: str, project_id: str | None, *, hard: bool
 ) -> LimitOut | None:
     """Return the limit of cost per month on all models and keys of the project, or of the organization itself.
@@ -146,7 +147,7 @@ async def monthly_cost(
 
 
 async def _existing_limit(conn: Connection, organization_id: str, project_id: str | None) -> LimitOut:
-    found = await monthly_cost(conn, organization_id, project_id, hard=True)
+    found = await monthly_cost_limit(conn, organization_id, project_id, hard=True)
     if found is None:
         raise NotFound("No spend limit is set.")
     return found

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
-from gateway.admin.organization.key_restrictions import check_within_own
+from gateway.admin.organization.key_restrictions import check_not_less_restricted
 from gateway.admin.organization.key_wire import AdminApiKey, CreatedAdminKey, admin_api_key, created_admin_key
 from gateway.admin.organization.keys import Networks, networks, owning_user
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
@@ -80,7 +80,7 @@ class AdminKeyController(Controller):
         async with services.database.transaction() as conn:
             owner = await owning_user(conn, caller)
             check_grant(caller, await _effective(conn, caller.organization_id, wanted.scopes, owner))
-            await check_within_own(conn, caller, expires_at, ip_allow)
+            await check_not_less_restricted(conn, caller, expires_at, ip_allow)
             row = await keys.create_key(
                 conn,
                 organization_id=caller.organization_id,

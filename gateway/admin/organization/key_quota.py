@@ -18,7 +18,7 @@ MAX_SERVICE_ACCOUNTS = 1_000
 async def check_room_for_key(conn: Connection, project_id: str) -> None:
     """Check that a project may have one more key.
 
-    Raises Conflict: when it has as many as there can be.
+    Raises Conflict: when the project has as many keys as it may have.
     """
     if await num_keys(conn, project_id) >= MAX_KEYS:
         raise Conflict(
@@ -30,7 +30,7 @@ async def check_room_for_key(conn: Connection, project_id: str) -> None:
 async def check_room_for_account(conn: Connection, project_id: str) -> None:
     """Check that a project may have one more service account, which comes with a key.
 
-    Raises Conflict: when it has as many as there can be.
+    Raises Conflict: when the project has as many service accounts or keys as it may have.
     """
     await check_room_for_key(conn, project_id)
     if await num_service_accounts(conn, project_id) >= MAX_SERVICE_ACCOUNTS:

@@ -29,7 +29,7 @@ class KeyRestrictions(msgspec.Struct, frozen=True):
     ip_allow: Sequence[Network] | None = None
 
     @property
-    def is_held(self) -> bool:
+    def is_restricted(self) -> bool:
         """Tell whether the key is restricted to networks or to a date."""
         return self.expires_at is not None or self.ip_allow is not None
 
@@ -40,10 +40,10 @@ async def bounds_of(conn: Connection, caller: Actor) -> KeyRestrictions:
     return KeyRestrictions() if own is None else KeyRestrictions(own.expires_at, own.ip_allow)
 
 
-async def check_within_own(
+async def check_not_less_restricted(
     conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
 ) -> None:
-    """Check that a key which the caller makes, changes or reads is no less restricted than the caller's own.
+    """Check that a key which the caller makes, changes or reads is no less restricted than the caller's own key.
 
     expires_at: the end of the other key; None: it never ends. ip_allow: the networks from which the other key works;
     None: from all.
@@ -61,9 +61,9 @@ async def check_within_own(
 async def check_may_admit(conn: Connection, caller: Actor) -> None:
     """Check that the caller may let people in, with a password or a role, which hold from anywhere and without end.
 
-    Raises PermissionDenied: when the caller is a key that is held to networks or to a date.
+    Raises PermissionDenied: when the caller is a key that is restricted to networks or to a date.
     """
-    if (await bounds_of(conn, caller)).is_held:
+    if (await bounds_of(conn, caller)).is_restricted:
         raise PermissionDenied(
             "A key that is held to networks or to a date cannot give people passwords or roles. Log in as a person.",
             code="held_key",

@@ -10,7 +10,7 @@ from litestar import Controller, Request, post
 from litestar.params import FromPath
 
 from gateway.admin.access import Nothing, needs, read_body
-from gateway.admin.organization.key_restrictions import check_within_own
+from gateway.admin.organization.key_restrictions import check_not_less_restricted
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.keys import existing_key, record_key
 from gateway.admin.organization.projects import active_project
@@ -44,14 +44,14 @@ class KeyStateController(Controller):
         services: Services,
         caller: Caller,
     ) -> CreatedKey:
-        """Give an API key a new secret. The old secret stays valid for the grace that the body names."""
+        """Give an API key a new secret. The old secret stays valid for `grace_seconds`."""
         wanted = await read_body(request, RotateKey)
         grace = datetime.timedelta(seconds=wanted.grace_seconds)
         made = new_key("project")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await existing_key(conn, project_id, key_id)
-            await check_within_own(conn, caller, before.expires_at, before.ip_allow)
+            await check_not_less_restricted(conn, caller, before.expires_at, before.ip_allow)
             if not await keys.rotate_key(conn, project_id, key_id, public=made.public, sha256=made.sha256, grace=grace):
                 raise _already_revoked()
             after = await existing_key(conn, project_id, key_id)

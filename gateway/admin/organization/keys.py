@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, audit_author, check_name, expiry_time
 from gateway.admin.organization.key_quota import check_room_for_key
-from gateway.admin.organization.key_restrictions import check_within_own
+from gateway.admin.organization.key_restrictions import check_not_less_restricted
 from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
@@ -100,7 +100,7 @@ class KeyController(Controller):
             await check_room_for_key(conn, project_id)
             owner = await _service_account(conn, project_id, wanted.service_account_id)
             expires_at, ip_allow = expiry_time(wanted.expires_at), networks(wanted.ip_allowlist)
-            await check_within_own(conn, caller, expires_at, ip_allow)
+            await check_not_less_restricted(conn, caller, expires_at, ip_allow)
             made = new_key("project")
             row = await keys.create_key(
                 conn,
@@ -158,7 +158,7 @@ class KeyController(Controller):
                 ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else networks(wanted.ip_allowlist),
             )
             if after != before:
-                await check_within_own(conn, caller, after.expires_at, after.ip_allow)
+                await check_not_less_restricted(conn, caller, after.expires_at, after.ip_allow)
                 await keys.modify_key(conn, after)
                 await record_key(conn, caller, "api_key.updated", before, after)
         return api_key(after)

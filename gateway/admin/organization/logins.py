@@ -193,10 +193,10 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
     new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, client_of(request))
-    return logged_in(request, new)
+    return login_reply(request, new)
 
 
-def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[CurrentLogin]:
+def login_reply(request: Request[Any, Any, Any], new: NewLogin) -> Response[CurrentLogin]:
     """Return the reply to a successful login, with its cookies."""
     body = CurrentLogin(
         id=new.login.id,
@@ -208,8 +208,8 @@ def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[Curren
     )
     call = call_of(request.scope)
     cookies = [
-        own_cookie(call, cookie_name(call), new.token, int(LIFETIME.total_seconds())),
-        own_cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
+        protected_cookie(call, cookie_name(call), new.token, int(LIFETIME.total_seconds())),
+        protected_cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
     ]
     return Response(body, cookies=cookies)
 
@@ -261,7 +261,7 @@ class LoginController(Controller):
         await read_body(request, Nothing)
         ended = await _end_logins(services, caller, caller.id, login_id=caller.login_id, keeps_device=True)
         call = call_of(request.scope)
-        return Response(ended, cookies=[own_cookie(call, cookie_name(call), "", 0)])
+        return Response(ended, cookies=[protected_cookie(call, cookie_name(call), "", 0)])
 
     @get("/logins", opt=needs(None))
     async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
@@ -409,7 +409,8 @@ async def _check_password(
 async def find_login(request: Request[Any, Any, Any], services: AdminServices, caller: Actor) -> rows.LoggedIn:
     """Return the login with which a request is made.
 
-    Raises as `Logins.find`.
+    Raises InvalidCredentials: when the login has ended, or was unused for too long.
+    Raises TooManyAttempts: when the caller's address has sent too many wrong tokens or keys.
     """
     return await services.logins.find(login_token(request) or "", caller.address, asyncio.get_running_loop().time())
 
@@ -441,7 +442,7 @@ def client_of(request: Request[Any, Any, Any]) -> Client:
     return Client(call.address, agent, call.request_id, now_s, device, login_token(request))
 
 
-def own_cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
+def protected_cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
     """Return a cookie that scripts cannot read and other sites cannot cause to be sent.
 
     max_age_s: the seconds after which the browser forgets the cookie.

@@ -33,7 +33,7 @@ class OrganizationController(Controller):
 
     @get(opt=needs("organization.read"))
     async def get_organization(self, services: Services, caller: Caller) -> Organization:
-        """Return the organization."""
+        """Return the caller's organization."""
         async with services.database.acquire() as conn:
             return _wire(await organizations.get_organization(conn, caller.organization_id))
 

@@ -22,8 +22,8 @@ from gateway.admin.organization.logins import (
     check_same_site,
     client_of,
     find_login,
-    logged_in,
-    own_cookie,
+    login_reply,
+    protected_cookie,
 )
 from gateway.admin.organization.users import existing_user
 from gateway.admin.paging import Page
@@ -129,7 +129,7 @@ async def begin_passkey_login(request: Request[Any, Any, Any], services: Service
     body = PasskeyChallenge(
         challenge=services.passkeys.challenge("log in", token), rp_id=services.passkeys.party.id, timeout_ms=_TIMEOUT_MS
     )
-    cookie = own_cookie(call, challenge_cookie_name(call), token, int(LIFETIME.total_seconds()))
+    cookie = protected_cookie(call, challenge_cookie_name(call), token, int(LIFETIME.total_seconds()))
     return Response(body, cookies=[cookie])
 
 
@@ -145,8 +145,8 @@ async def log_in_by_passkey(request: Request[Any, Any, Any], services: Services)
         wanted.credential_id, wanted.client_data, wanted.authenticator_data, wanted.signature, wanted.user_handle
     )
     token = request.cookies.get(challenge_cookie_name(call), "")
-    reply = logged_in(request, await services.passkeys.log_in(assertion, token, client_of(request)))
-    reply.cookies.append(own_cookie(call, challenge_cookie_name(call), "", 0))
+    reply = login_reply(request, await services.passkeys.log_in(assertion, token, client_of(request)))
+    reply.cookies.append(protected_cookie(call, challenge_cookie_name(call), "", 0))
     return reply
 
 

@@ -26,7 +26,7 @@ REQUEST_ID_PREFIX = "req_"
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """Something that was found."""
+    """An object that a search found."""
 
     kind: Literal["project", "api_key", "adapter", "experiment", "pool", "user", "request", "refusal"]
     id: str

@@ -79,8 +79,8 @@ class User(msgspec.Struct, frozen=True):
     has_totp: bool
     num_passkeys: int
     is_locked_out: bool = False
-    """True if a second factor is required of the user, who has none but passkeys of another host name than the
-    server's. Without these, or once they are reset, the user can set up a new one."""
+    """True if the user's role requires a second factor, and the user's only second factors are passkeys of another host
+    name than the server's. Once these passkeys are removed or reset, the user can set up a second factor anew."""
     object: Literal["organization.user"] = "organization.user"
 
 

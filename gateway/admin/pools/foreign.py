@@ -50,7 +50,7 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
         check_model(wanted.model)
     if wanted.num_replicas is not UNSET and not starts:
         raise wrong_value("num_replicas", "each of 'urls' is a replica, and there are no others")
-    check_started(wanted.engine, wanted.model, settings, starts=starts)
+    check_start(wanted.engine, wanted.model, settings, starts=starts)
     check_adapters(wanted.engine, wanted.model, settings)
     return [] if starts else read_urls(wanted.urls, settings)
 
@@ -60,10 +60,12 @@ def starts_servers(wanted: CreatePool) -> bool:
     return wanted.engine in PROGRAMS and not wanted.urls
 
 
-def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
-    """Check that the model and the settings fit the way in which servers start. starts: True: agents start the servers.
+def check_start(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
+    """Check that the model and the settings fit the way in which servers start.
 
-    Raises InvalidRequest: when they do not fit.
+    starts: True: agents start the servers; False: the servers run already.
+
+    Raises InvalidRequest: when the model or a setting does not fit.
     """
     if driver == OWN_DRIVER:
         return
@@ -100,8 +102,8 @@ def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> N
         raise wrong_value(f"settings.{error.name}", error.reason) from None
 
 
-def check_alone(wanted: UpdatePool) -> None:
-    """Check a wanted pool by itself, without regard to a present one.
+def check_update_fields(wanted: UpdatePool) -> None:
+    """Check the model and the settings of a change of a pool by themselves, before the pool is read.
 
     Raises InvalidRequest: for a model that no pool may have, or settings that no driver has.
     """
@@ -119,7 +121,7 @@ def check_alone(wanted: UpdatePool) -> None:
 def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
     """Check that a change fits the present revision of the pool.
 
-    Raises InvalidRequest: when it does not.
+    Raises InvalidRequest: when the change does not fit.
     """
     if wanted.model is not UNSET and (wanted.model or present.is_managed):
         check_model(wanted.model)

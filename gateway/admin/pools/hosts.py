@@ -137,7 +137,7 @@ class HostController(Controller):
     async def get_host(self, host_id: FromPath[str], services: Services, caller: Caller) -> Host:
         """Return a host."""
         async with services.database.acquire() as conn:
-            return await _existing(conn, host_id)
+            return await _existing_host(conn, host_id)
 
     @post("/{host_id:str}", status_code=200, opt=needs("pools.write", body=SetHost))
     async def set_host(
@@ -151,13 +151,13 @@ class HostController(Controller):
         wanted = await read_body(request, SetHost)
         async with services.database.transaction() as conn:
             await check_operator(conn, caller)
-            before = await _existing(conn, host_id)
+            before = await _existing_host(conn, host_id)
             if wanted.is_drained is not None:
                 await hosts.drain_host(conn, host_id, is_drained=wanted.is_drained)
             if wanted.labels is not None:
                 check_labels(wanted.labels)
                 await hosts.label_host(conn, host_id, wanted.labels)
-            after = await _existing(conn, host_id)
+            after = await _existing_host(conn, host_id)
             if after != before:
                 await audit.record(conn, audit_author(caller), "host.updated", host_id, before=before, after=after)
         return after
@@ -176,7 +176,7 @@ class HostController(Controller):
             raise wrong_value("force", "it is `true` or `false`")
         async with services.database.transaction() as conn:
             await check_operator(conn, caller)
-            before = await _existing(conn, host_id)
+            before = await _existing_host(conn, host_id)
             if before.num_replicas and force == "false":
                 raise Conflict(
                     f"The host has replicas ({before.num_replicas}). Drain it first, or remove it by force where it "
@@ -189,7 +189,7 @@ class HostController(Controller):
         return DeletedHost(host_id)
 
 
-async def _existing(conn: Connection, host_id: str) -> Host:
+async def _existing_host(conn: Connection, host_id: str) -> Host:
     """Return a host.
 
     Raises NotFound: when no host has this id.

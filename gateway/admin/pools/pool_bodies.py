@@ -157,7 +157,7 @@ def check_placement(placement: Mapping[str, str], exclusion: Mapping[str, Sequen
 def check_within(bounds: Bounds, num_replicas: int) -> None:
     """Check that a number of replicas is within the bounds.
 
-    Raises InvalidRequest: when it is not.
+    Raises InvalidRequest: when the number is outside of the bounds.
     """
     if not bounds.min_replicas <= num_replicas <= bounds.max_replicas:
         raise wrong_value(
@@ -242,7 +242,7 @@ def _text_of(value: str | bool | int | float) -> str:
 
 
 async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[PoolGrantIn]) -> list[Grant]:
-    """Return the grants; organization_id: the caller's organization.
+    """Return the grants that a request names, as rows have them. organization_id: the caller's organization.
 
     Raises InvalidRequest: when a grant is given twice, or there is no organization or project with the id.
     """
@@ -283,7 +283,7 @@ async def check_aliases(conn: Connection, name: str, access: Access, grants: Seq
 
     Requests of such a project would get the pool instead.
 
-    Raises Conflict: when a project has.
+    Raises Conflict: when a project has such an alias or route.
     """
     if await has_alias(conn, name, access, grants):
         raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")

@@ -127,7 +127,8 @@ class ReplicaServer(msgspec.Struct, frozen=True):
     """Number of the last 50 usages that the server reported and that cannot be true. At ten, the server gets no
     requests for a minute."""
     distrusted_for_seconds: float
-    """Seconds for which the server gets no requests for that reason; 0 where it is trusted."""
+    """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 where it is
+    trusted."""
     version: str | None
     """The version that the server says it has; null where it says none."""
     is_tried_version: bool
@@ -255,7 +256,10 @@ Healths = Mapping[str, Health]
 
 
 def pool_wire(pool: ServedPool, shortage: str, healths: Healths) -> Pool:
-    """Return a pool as lists show it. shortage: as for `condition_of`."""
+    """Return a pool as lists show it.
+
+    shortage: a sentence that says why wanted replicas find no room on the hosts; "": they find room.
+    """
     return Pool(**_fields(pool, shortage, healths))
 
 
@@ -274,10 +278,10 @@ def detail_wire(
 ) -> PoolDetail:
     """Return a pool with its revisions and replicas.
 
-    shortage: as for `condition_of`. hosts: the names of hosts by id. outlook: a sentence on what the automatic number
-    of replicas does next. rollout: the way in which a wanted revision will replace replicas; None where nothing is
-    replaced. key_hint: the last characters of the servers' key; None without a key. outlook: None where the number does
-    not follow the load.
+    rollout: the way in which a wanted revision will replace replicas; None where nothing is replaced. shortage: a
+    sentence that says why wanted replicas find no room on the hosts; "": they find room. hosts: the names of hosts by
+    id. key_hint: the last characters of the servers' key; None without a key. outlook: a sentence on what the automatic
+    number of replicas does next; None where the number does not follow the load.
     """
     return PoolDetail(
         **_fields(pool, shortage, healths, outlook),

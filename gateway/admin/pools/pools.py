@@ -16,11 +16,11 @@ from gateway.admin.common import audit_author
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.pools.foreign import (
     check_adapters,
-    check_alone,
     check_change,
     check_engine,
     check_programs,
-    check_started,
+    check_start,
+    check_update_fields,
     serve_at,
     starts_servers,
     urls_of,
@@ -174,7 +174,7 @@ class PoolController(Controller):
         ones serve until then.
         """
         wanted = await read_body(request, UpdatePool)
-        check_alone(wanted)
+        check_update_fields(wanted)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             before = await _locked_pool(conn, caller.organization_id, pool_id)
@@ -189,7 +189,7 @@ class PoolController(Controller):
             texts = present.settings if settings is UNSET else settings
             if starts:
                 texts = with_adapters(driver, texts, store=services.adapter_place)
-            check_started(driver, model, texts, starts=starts)
+            check_start(driver, model, texts, starts=starts)
             is_asked = wanted.model is not UNSET or settings is not UNSET
             urls = urls_of(before, wanted, texts)
             check_adapters(driver, model, texts)

@@ -45,7 +45,7 @@ class ReplicaController(Controller):
     async def drain_replica(self, replica_id: FromPath[str], services: Services, caller: Caller) -> Replica:
         """Let this replica end its requests and stop. Its pool runs one replica less from now on."""
         async with services.database.transaction() as conn:
-            pool, before = await _existing(services, conn, caller.organization_id, replica_id)
+            pool, before = await _existing_replica(services, conn, caller.organization_id, replica_id)
             if before.state in ("draining", "stopped"):
                 return before
             if pool.revision is not None and pool.revision != pool.wanted_revision:
@@ -56,7 +56,7 @@ class ReplicaController(Controller):
             if before.host_id is not None and pool.num_replicas > 0:
                 await pools.scale_pool(conn, pool.id, pool.num_replicas - 1)
             await replicas.drain_replicas(conn, [replica_id], "An operator drained it.")
-            changed, after = await _existing(services, conn, caller.organization_id, replica_id)
+            changed, after = await _existing_replica(services, conn, caller.organization_id, replica_id)
             shown = [
                 msgspec.structs.asdict(replica) | {"num_replicas": row.num_replicas}
                 for replica, row in ((before, pool), (after, changed))
@@ -70,7 +70,7 @@ class ReplicaController(Controller):
     async def restart_replica(self, replica_id: FromPath[str], services: Services, caller: Caller) -> Replica:
         """Have another replica take the place of this one, ready before this one drains where both fit on the hosts."""
         async with services.database.transaction() as conn:
-            _, before = await _existing(services, conn, caller.organization_id, replica_id)
+            _, before = await _existing_replica(services, conn, caller.organization_id, replica_id)
             if before.replace:
                 return before
             if before.host_id is None:
@@ -78,12 +78,12 @@ class ReplicaController(Controller):
             if before.state in ("draining", "stopped"):
                 raise Conflict(f"The replica is {before.state}; the pool starts another one if it wants more.")
             await replicas.replace_replicas(conn, [replica_id])
-            _, after = await _existing(services, conn, caller.organization_id, replica_id)
+            _, after = await _existing_replica(services, conn, caller.organization_id, replica_id)
             await audit.record(conn, audit_author(caller), "replica.restarted", replica_id, before=before, after=after)
         return after
 
 
-async def _existing(
+async def _existing_replica(
     services: AdminServices, conn: Connection, organization_id: str, replica_id: str
 ) -> tuple[pools.PoolRow, Replica]:
     """Return a replica and its pool, which is locked.

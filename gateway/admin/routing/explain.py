@@ -1,4 +1,4 @@
-"""The plan for a request by a model's name, and the reasons for it: a route's plan, or the one model. Nothing runs."""
+"""Explains over HTTP which models a request would be sent to and why, by a route or a model's name. Nothing runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ExplainController(Controller):
     async def explain_model(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ModelExplanation:
-        """Explain the way of a request to a model of a project, as it would be now, without running it.
+        """Explain which models a request of a project would be sent to now, and why, without running the request.
 
         The model is a base model, an adapter, an alias, an experiment, or a route of the project or of the
         organization.

@@ -51,7 +51,7 @@ class ExplainRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_prompts: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """The number of prompts."""
     prompt_tokens: NumTokens = 0
-    """The size of the prompt."""
+    """The size of the prompt in tokens."""
     max_tokens: NumTokens = 256
     """The most tokens of each completion."""
     n: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -145,7 +145,7 @@ class ExplainedStep(msgspec.Struct, frozen=True):
     path: str
     """The path of the target's node in the document."""
     then: dict[str, int]
-    """The number of the attempt that follows, from 0, by the error after which it does."""
+    """The number, from 0, of the attempt that follows, by the error after which it is made."""
     first_token_ms: int | None
     """The time that the attempt may take to its first token; null for no bound."""
     has_check: bool
@@ -193,7 +193,7 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     request_id: str
     """The id under which draws were made."""
     steps: list[ExplainedStep]
-    """The attempts; the first one is made first. Empty where no target can be used."""
+    """The attempts, numbered from 0. The attempt 0 is made first. Empty where no target can be used."""
     trace: list[ExplainedEdge]
     """The decisions of the policy, in the order in which the policy made them."""
     targets: list[ExplainedTarget]
@@ -205,7 +205,7 @@ ModelKind = Literal["model", "experiment", "route", "shared_route"]
 
 
 class ModelExplanation(msgspec.Struct, frozen=True):
-    """The way of a request to a model: which models would be tried, and why."""
+    """The models that would be tried for a request, and why."""
 
     model: str
     kind: ModelKind
@@ -216,11 +216,11 @@ class ModelExplanation(msgspec.Struct, frozen=True):
     request_id: str
     """The id under which draws were made."""
     prompt_tokens: int
-    """The estimated size of all prompts, as conditions see it."""
+    """The estimated tokens of all prompts, as the conditions of routes see them."""
     steps: list[ExplainedStep]
-    """The attempts; the first one is made first. Empty where no target can be used."""
+    """The attempts, numbered from 0. The attempt 0 is made first. Empty where no target can be used."""
     trace: list[ExplainedEdge]
-    """The decisions, the first one first."""
+    """The decisions of the policy, in the order in which the policy made them."""
     targets: list[ExplainedTarget]
     object: Literal["organization.project.explanation"] = "organization.project.explanation"
 

@@ -71,7 +71,7 @@ async def test_a_period_that_never_was_is_not_found(server: AdminServer) -> None
 async def test_who_reads_slowly_holds_up_nobody_else(server: AdminServer, books: Books) -> None:
     downloads = server.services.downloads
     async with server.client(server.operator_key) as operator:
-        with downloads.one(books.acme):
+        with downloads.reserve_place(books.acme):
             reply = await operator.get(f"/projects/{books.acme}/exports", params=QUERY)
             assert (reply.status_code, reply.headers["retry-after"]) == (503, "10")
             assert (await operator.get(f"/projects/{books.globex}/exports", params=QUERY)).status_code == 200
@@ -81,13 +81,13 @@ async def test_who_reads_slowly_holds_up_nobody_else(server: AdminServer, books:
 def test_a_place_is_free_again_after_the_deadline_whoever_still_reads() -> None:
     now = 0.0
     downloads = Downloads(max_running=2, clock=lambda: now)
-    with downloads.one("a"), downloads.one("b"):
-        with pytest.raises(Overloaded, match="as many exports at once as it can"), downloads.one("c"):
+    with downloads.reserve_place("a"), downloads.reserve_place("b"):
+        with pytest.raises(Overloaded, match="as many exports at once as it can"), downloads.reserve_place("c"):
             pass
         now = DEADLINE_S
-        with downloads.one("a"):
+        with downloads.reserve_place("a"):
             pass
-        with downloads.one("c"), downloads.one("d"):
+        with downloads.reserve_place("c"), downloads.reserve_place("d"):
             pass
 
 
