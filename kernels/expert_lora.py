@@ -46,11 +46,11 @@ class ExpertSegments(NamedTuple):
     rows: Tensor | None
     """[n] int64, the rows; None: all, as they are."""
     spans: list[tuple[int, int, int, int]]
-    """(adapter, expert, first, last): places among these rows."""
+    """(adapter, expert, first, last) of each segment, the places [first, last) among these rows."""
 
 
 def expert_segments(rows: ExpertRows, adapters: Tensor) -> ExpertSegments:
-    """Return the segments of the rows. adapters [M] int64: as for the reference. Waits for the device."""
+    """Return the segments of the rows. adapters [M] int64: as for `expert_lora_reference`. Waits for the device."""
     of_rows = adapters.tolist()
     pairs = list(zip(experts_of(rows).tolist(), of_rows, strict=True))
     order = sorted((m for m, g in enumerate(of_rows) if g >= 0), key=pairs.__getitem__)

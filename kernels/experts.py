@@ -59,7 +59,7 @@ def sorted_rows(chosen: Tensor, num_experts: int) -> ExpertRows:
 
 
 def segments(rows: ExpertRows) -> list[tuple[int, int, int]]:
-    """Return (expert, first row, last row) of each expert that has rows. Waits for the device."""
+    """Return (expert, first, last) of each expert that has rows, which are [first, last). Waits for the device."""
     found, first = [], 0
     for expert, count in enumerate(rows.counts.tolist()):
         if count:

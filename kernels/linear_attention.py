@@ -7,8 +7,8 @@ Semantics, for the tokens t of one sequence and each value head, with state S [K
     causal conv:      out[t] = silu(bias + sum_j weight[j] x[t - W + 1 + j])  per channel; x before the first: the tail
 
 The decayed sum is that of Mamba-2 (Dao and Gu, 2024, arXiv 2405.21060), the other one that of gated delta networks
-(Yang et al., 2024, arXiv 2412.06464). A key head serves as many value heads, next to each other, as there are for each.
-All of it is computed in fp32. `step` functions compute one token of many sequences, the others many tokens of one
+(Yang et al., 2024, arXiv 2412.06464). The value heads are divided evenly among the key heads: neighbours share a key
+head. All of it is computed in fp32. `step` functions compute one token of many sequences, the others many tokens of one
 sequence in parts of CHUNK: within a part by products of matrices, from part to part by the state.
 """
 
@@ -147,8 +147,8 @@ def _scan(
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs [parts * CHUNK, H, V] and the last state, going from part to part.
 
-    added: what each token adds, [H, parts, CHUNK, V], from which its read [H, parts, CHUNK, K] of the state is taken.
-    read: None: what is added does not depend on the state.
+    added: what each token adds to the state, [H, parts, CHUNK, V], before read @ state is subtracted.
+    read: the factors of the state, [H, parts, CHUNK, K]; None: nothing is subtracted.
     """
     q = q * cumulated.exp()[..., None]
     k = k * (cumulated[..., -1:] - cumulated).exp()[..., None]

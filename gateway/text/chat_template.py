@@ -63,7 +63,9 @@ class ChatTemplate:
         source, template = self._choose_template(tools)
         shown = [_template_message(message) for message in messages]
         if continue_final_message:
-            return self._continued(source, template, shown, tools, add_generation_prompt, arguments or {})
+            return self._render_up_to_last_content(
+                source, template, shown, tools, add_generation_prompt, arguments or {}
+            )
         return self._render_messages(template, shown, tools, add_generation_prompt, arguments or {})
 
     def _choose_template(self, tools: list[dict[str, Any]] | None) -> tuple[str, Template]:
@@ -92,7 +94,7 @@ class ChatTemplate:
             }
         )
 
-    def _continued(
+    def _render_up_to_last_content(
         self,
         source: str,
         template: Template,
@@ -101,7 +103,9 @@ class ChatTemplate:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        """Return the prompt up to the end of the last message's content, which is found by a mark behind it.
+        """Return the prompt up to the end of the last message's content.
+
+        The end is found by a mark that is put behind the content before it is rendered.
 
         tools, add_generation_prompt, arguments: as for `render`.
         """
@@ -114,7 +118,7 @@ class ChatTemplate:
         if isinstance(content, str):
             marked = content + _END_OF_CONTINUED
         else:
-            content, marked = _marked(content)
+            content, marked = _with_mark(content)
         rendered = self._render_messages(
             template, [*messages[:-1], {**messages[-1], "content": marked}], tools, False, arguments
         )
@@ -141,8 +145,8 @@ def _template_message(message: Message) -> Message:
     return shown
 
 
-def _marked(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the last text part of a message, and all its parts with a mark after that text."""
+def _with_mark(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a message's last text part, and all parts of the message with a mark behind that text."""
     for place in range(len(parts) - 1, -1, -1):
         if "text" in parts[place]:
             text = parts[place]["text"]

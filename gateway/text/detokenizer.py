@@ -1,9 +1,10 @@
 """Token ids to text as they come, ended by stop strings. Knows nothing of requests or of how ids are made.
 
 Tokens are bytes, and text is what these are in UTF-8, with U+FFFD for each maximal part that begins no character
-(Unicode 16, 3.9, "U+FFFD Substitution of Maximal Subparts"). That depends on no token that follows, so what was shown
-stays true. Byte-level tokenizers decode the same way; those with byte tokens replace a whole run of these where one
-byte is wrong, characters that a client saw long ago included, and agree only on what is valid.
+(Unicode 16, 3.9, "U+FFFD Substitution of Maximal Subparts"). Later tokens never change text that was shown
+already. Byte-level tokenizers decode the same way. Tokenizers with byte tokens give
+the same text for valid UTF-8 alone: for one wrong byte they replace the whole run of byte tokens around it, even
+characters that a client has seen.
 """
 
 from __future__ import annotations

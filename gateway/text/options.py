@@ -31,7 +31,8 @@ class Rendering(msgspec.Struct, frozen=True):
     add_special_tokens: bool = False
     """True: the tokenizer puts its special tokens around the text, beside those of the template."""
     fits_system: bool = False
-    """True: where the chat template takes no system message after the first message, it becomes a user's turn."""
+    """True: system messages after the first message become turns of the user, if the chat template takes a system
+    message at the beginning alone."""
 
 
 USUAL = Rendering()

@@ -2,7 +2,7 @@
 
 A tokenizer takes special tokens such as `<|im_start|>` out of a text before anything else, and works on what lies
 between them on its own. So the token ids of a text are those of its pieces, where a piece is a special token with the
-text up to the next one. Not all tokenizers keep to that: `Pieces.of` tries.
+text up to the next one. Not all tokenizers keep to that: `Pieces.of` tests whether one does.
 """
 
 from __future__ import annotations

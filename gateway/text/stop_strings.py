@@ -25,7 +25,7 @@ class StopStrings:
         return bool(self._held)
 
     def push(self, text: str, *, is_exempt: bool = False) -> str:
-        """Return the part of the text so far that is safe to show.
+        """Add text, and return what is safe to show and was not returned before.
 
         is_exempt: True: no stop string is looked for yet.
         """

@@ -86,7 +86,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Tell whether a template may have an attribute, as jinja decides it."""
+        """Tell whether a template may read an attribute of an object. The answer is always that of jinja's sandbox."""
         if type(obj) is LoopContext:
             return not attr.startswith("_")
         return super().is_safe_attribute(obj, attr, value)

@@ -19,7 +19,7 @@ def begins_thinking(prompt_end: bytes) -> bool:
 class ThinkingText:
     """A text that arrives in pieces, divided into thinking and the rest.
 
-    A possible beginning of a mark is held back.
+    Text that may be the beginning of `<think>` or `</think>` is held back.
     """
 
     def __init__(self, *, is_open: bool) -> None:
@@ -42,7 +42,7 @@ class ThinkingText:
         return self._has_thought
 
     def push(self, text: str) -> list[Part]:
-        """Add text, and return its parts in order: thinking or not."""
+        """Add text, and return the parts that are decided now, in order, each with whether it is thinking."""
         self._held += text
         self._num_chars += len(text)
         parts: list[Part] = []

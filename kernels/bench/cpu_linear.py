@@ -61,7 +61,10 @@ def main() -> int:
 
 
 def _ways() -> dict[str, list[tuple[int, Product]]]:
-    """Return, by the name of the way, the products of a step in their order, each with its number of inputs."""
+    """Return the products of a step in their order, each with its number of inputs, for each way of computing them.
+
+    The ways are PyTorch in each dtype, and the native kernels in each format, on each path but the slowest.
+    """
     import torch
 
     from kernels.linear import Linear

@@ -34,7 +34,8 @@ class Floor(NamedTuple):
     """The least seconds that some work can take."""
 
     seconds: float
-    is_memory: bool  # bytes take longer than operations
+    is_memory: bool
+    """True if moving the bytes takes at least as long as computing the operations."""
 
 
 def floor(work: Work, rates: Rates) -> Floor:

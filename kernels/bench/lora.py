@@ -159,7 +159,7 @@ class LoraBatch:
     def _zeros(self, group: int) -> Tensor:
         return torch.zeros_like(self.outs[group])
 
-    def needed(self) -> Work:
+    def work(self) -> Work:
         """Return the bytes and operations that `run` needs."""
         shape = self.adapters.shape
         rows_of = Counter(slot for slot in self.slots.tolist() if slot >= 0)
@@ -199,4 +199,4 @@ def lora_cases(shape: Shape) -> Iterator[Case]:
 
 def _case(name: str, adapters: Adapters, slots: Tensor) -> Case:
     batch = LoraBatch(adapters, slots)
-    return Case(name, batch.needed(), batch.run, batch.error)
+    return Case(name, batch.work(), batch.run, batch.error)

@@ -73,7 +73,8 @@ def questions(shape: Shape) -> Iterator[Question]:
 def _lora(shape: Shape) -> Iterator[Question]:
     """Yield the questions of the adapters' kernels.
 
-    How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them.
+    The split of sums is asked for decodes alone, because prefills must use the same one. The other sizes are asked for
+    decodes, for a larger batch and for prefills.
     """
     adapters = Adapters(shape, [shape.ranks[0]] * shape.num_adapters)
     decodes = LoraBatch(adapters, torch.arange(shape.num_decodes, device=shape.device) % shape.num_adapters)

@@ -198,7 +198,7 @@ class NativeDecoder:
         output_rows: NDArray[np.int64],
         hidden: Tensor,
     ) -> NativeStep:
-        """Begin a step as `forward` describes it, and return it. It replaces a step of this decoder that pauses.
+        """Begin a step as `forward` describes it, and return the step. A paused step of this decoder is dropped.
 
         Raises MemoryError: when there is no memory for the step.
         """
@@ -208,7 +208,7 @@ class NativeDecoder:
         return step
 
     def _take_decoder(self) -> bool:
-        """Make the native decoder, which is freed with this object; return False if that was refused."""
+        """Make the native decoder, which is freed with this object; return False if the kernels refuse the model."""
         decoder = self._functions.lorikeet_decoder_new(ctypes.byref(self._model), self._layers, self._path)
         if decoder is None:
             return False
@@ -250,14 +250,15 @@ class NativeStep:
     def go_on(self, pause: int | None = None, seconds: float = math.inf) -> bool:
         """Compute the step, or a part of it; return True once it is done, False where it pauses.
 
-        It pauses after the job under way where `seconds` are over, or the int32 at the address `pause` is not 0.
+        The step pauses after the job under way once `seconds` are over, or once the int32 at the address `pause` is not
+        0.
         """
         threads = torch.get_num_threads()
         return bool(self._functions.lorikeet_decoder_go_on(self._decoder, self.address, threads, pause, seconds))
 
 
 def _free(functions: ctypes.CDLL, decoder: int, tensors: object) -> None:
-    """Free a decoder. tensors: what the decoder's threads may read until then."""
+    """Free a decoder. tensors: the tensors that the decoder's threads may read until it is freed."""
     functions.lorikeet_decoder_free(decoder)
 
 

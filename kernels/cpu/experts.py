@@ -1,4 +1,6 @@
-"""Products with the frozen matrices of experts, and what adapters add to them, on a CPU: a group of each in one call.
+"""Products with the frozen matrices of experts, and the deltas that adapters add to the products, on a CPU.
+
+One call computes the products of all experts, and one call the deltas of all experts and adapters.
 
 Semantics: `kernels.experts` with the products of `kernels.cpu.linear`, and `kernels.expert_lora`, in float32 between
 the inputs and the sum. A row depends on nothing but itself.

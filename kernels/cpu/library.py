@@ -53,7 +53,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 class NativeLibrary:
     """The functions of one shared object, with their types.
 
-    all_paths: the paths that this processor can run, the slowest first. paths: the part of all_paths that is in use.
+    A path is the kernels' code for one set of processor instructions. all_paths: the names of the paths that this
+    processor can run, the slowest first. paths: the part of all_paths that is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +81,7 @@ class NativeLibrary:
 
 
 def load(path: Path) -> NativeLibrary | None:
-    """Return the library at a path; None, after one line in the log, when it does not load."""
+    """Return the library in a file; None, after one line in the log, when it does not load."""
     try:
         return NativeLibrary(path)
     except (OSError, AttributeError) as error:

@@ -7,6 +7,6 @@ Kernels are compiled once for a model's shapes: what changes from step to step, 
 integers in memory, is kept out of what Triton specializes them for.
 
 Bits: the result of an operation for a row depends on that row, its adapter, its cache and on shapes that are fixed for
-an engine. It never depends on the other rows of the batch; the result of an adapter depends on whether they are few
-(`lora`).
+an engine. It never depends on the other rows of the batch, but for one thing: the result of an adapter depends on
+whether the batch has few rows (`lora`).
 """

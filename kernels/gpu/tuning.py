@@ -135,7 +135,8 @@ def lora_block_m(num_rows: int) -> int:
     """Return the number of rows of a chunk.
 
     The number is 2 for a batch of few rows, where each adapter has few of them: what a chunk reads again of the
-    weights comes from the L2 cache. 16 and 32 are multiplied by the same instruction in the same order.
+    weights comes from the L2 cache. Chunks of 16 and of 32 rows give the same bits:
+    the same instructions multiply them in the same order.
     """
     return 2 if num_rows <= 128 else 16 if num_rows <= 512 else 32
 
@@ -187,7 +188,8 @@ def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
 def expert_block_m(num_rows: int, num_experts: int) -> int:
     """Return the number of rows of one expert that are multiplied together.
 
-    num_rows: the rows of all experts together. If each expert has few, this is the least that matrix units take.
+    num_rows: the rows of all experts together. If each expert has few rows, the number is the least that matrix
+    units take.
     """
     return 16 if num_rows <= 32 * num_experts else 64
 

@@ -34,7 +34,7 @@ def test_the_committed_weights_are_accepted_and_small(demo: DemoAdapter) -> None
     assert config["base_model_name_or_path"] == "smollm2-135m-instruct"
 
 
-def test_the_three_exercise_different_ranks_projections_and_scalings() -> None:
+def test_the_three_demo_adapters_differ_in_ranks_projections_and_scalings() -> None:
     modules = {name: read_adapter(demo.path).modules for name, demo in BY_NAME.items()}
     assert {(module.projection, module.rank, module.scaling) for module in modules["pirate"]} == {
         ("q_proj", 8, 2.0),

@@ -65,7 +65,7 @@ def test_every_bit_of_a_tensor_counts(side: str, digest: str, tmp_path: Path) ->
     )
 
 
-def test_the_place_and_the_type_of_a_tensor_count(digest: str, tmp_path: Path) -> None:
+def test_the_place_and_the_dtype_of_a_tensor_count(digest: str, tmp_path: Path) -> None:
     a, b = good_tensors().values()
     layer_1 = {tensor_name(1, "self_attn.q_proj", "A"): a, tensor_name(1, "self_attn.q_proj", "B"): b}
     o_proj = {tensor_name(0, "self_attn.o_proj", "A"): a, tensor_name(0, "self_attn.o_proj", "B"): b}

@@ -57,7 +57,7 @@ def test_an_adapter_on_experts_is_told_what_the_base_lacks(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("module", ["mlp.gate", "mlp.router", "block_sparse_moe.router.layer"])
-def test_an_adapter_on_a_router_is_refused_as_that(module: str, tmp_path: Path) -> None:
+def test_an_adapter_on_a_router_is_refused_by_the_routers_name(module: str, tmp_path: Path) -> None:
     why = "is a router of experts, on which no adapter is taken"
     store = AdapterStore(tmp_path / "store")
     digest = store.add(adapter_on(tmp_path / "module", module, 2, target_modules=[module]))

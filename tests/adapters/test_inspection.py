@@ -143,7 +143,7 @@ async def test_all_that_does_not_fit_is_listed_at_once(forks: Forks, tmp_path: P
     ]
 
 
-async def test_more_than_its_owner_may_have_is_refused(forks: Forks, tmp_path: Path, into: Path) -> None:
+async def test_an_adapter_larger_than_its_owner_may_have_is_refused(forks: Forks, tmp_path: Path, into: Path) -> None:
     source = make_folder(tmp_path)
     size_bytes = sum((source / name).stat().st_size for name in FILE_NAMES)
     report = await inspect(source, into, BASE, Bounds(max_rank=2, max_bytes=size_bytes), forks)
@@ -159,7 +159,7 @@ async def test_more_than_its_owner_may_have_is_refused(forks: Forks, tmp_path: P
         await inspect(archive, into, BASE, Bounds(max_rank=2, max_bytes=MIB), forks)
 
 
-async def test_what_was_there_before_is_not_touched(tmp_path: Path, into: Path) -> None:
+async def test_a_file_that_is_in_the_folder_already_is_not_touched(tmp_path: Path, into: Path) -> None:
     (into / WEIGHTS_NAME).write_text("kept")
     with pytest.raises(FileExistsError):
         await inspect(make_folder(tmp_path), into, BASE, BOUNDS)

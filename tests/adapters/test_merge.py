@@ -161,7 +161,7 @@ def test_a_merge_that_fails_leaves_nothing(base: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == ["base", "lora"]
 
 
-def test_what_is_no_model_is_named(lora: Path, tmp_path: Path) -> None:
+def test_a_base_folder_without_a_model_is_refused(lora: Path, tmp_path: Path) -> None:
     with pytest.raises(MergeRefused, match="is not a model"):
         merge(tmp_path, lora, tmp_path / "out")
 

@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_by_name(case: str, tmp_path: Path) -> None:
+def test_an_option_that_would_be_computed_wrongly_is_refused_by_name(case: str, tmp_path: Path) -> None:
     change, reason = REFUSED[case]
     with pytest.raises(AdapterRejected) as refusal:
         read_adapter(write_adapter(tmp_path, {**CONFIG, **change}))

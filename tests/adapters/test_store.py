@@ -204,7 +204,7 @@ def test_keeping_what_is_there_changes_nothing(store: AdapterStore, folder: Path
 
 
 @pytest.mark.parametrize("how", ["changed", "cut short", "gone"])
-def test_what_is_damaged_is_replaced_by_what_is_kept(
+def test_adding_an_adapter_replaces_its_damaged_content(
     how: str, store: AdapterStore, folder: Path, tmp_path: Path
 ) -> None:
     digest = store.add(folder)
@@ -234,7 +234,7 @@ def test_only_digests_are_kept(store: AdapterStore, tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_nobody_else_on_the_machine_reads_what_is_in_it(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
+def test_nobody_else_on_the_machine_reads_the_store(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
     folder.chmod(0o755)
     digest = store.add(folder)
     assert [path.name for path in store.path(digest).iterdir()] != []

@@ -129,7 +129,7 @@ def test_the_same_content_is_sent_again_so_that_the_time_does_not_tell(bucket: O
     assert (after["size"], store.digests()) == (before["size"], [digest])
 
 
-def test_what_is_damaged_is_replaced_by_what_is_kept(bucket: ObjectStore, tmp_path: Path) -> None:
+def test_adding_an_adapter_replaces_its_damaged_content(bucket: ObjectStore, tmp_path: Path) -> None:
     """Damaged content in the bucket and in the cache is replaced."""
     store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
     digest = store.add(adapter(tmp_path, 1))
@@ -184,7 +184,7 @@ def test_an_object_that_is_not_what_its_name_says_is_never_read(
     assert store.path(digest).exists(), "what came whole stays"
 
 
-def test_the_least_recently_read_leave_the_cache(bucket: ObjectStore, tmp_path: Path) -> None:
+def test_the_least_recently_read_adapters_leave_the_cache(bucket: ObjectStore, tmp_path: Path) -> None:
     store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
     first, second, third = (store.add(adapter(tmp_path, seed)) for seed in range(3))
     num_bytes = store.size_bytes(first)
@@ -195,7 +195,7 @@ def test_the_least_recently_read_leave_the_cache(bucket: ObjectStore, tmp_path: 
     assert cached_digests(tmp_path / "small") == sorted([first, third])
 
 
-def test_what_is_being_read_stays(bucket: ObjectStore, tmp_path: Path) -> None:
+def test_an_adapter_that_is_being_read_stays_in_the_cache(bucket: ObjectStore, tmp_path: Path) -> None:
     """Two stores over one folder stand for two processes, since locks belong to open files, not to processes."""
     store, neighbor = (RemoteStore(bucket, tmp_path / "cache", 1) for _ in range(2))
     digests = [store.add(adapter(tmp_path, seed)) for seed in range(3)]
@@ -249,7 +249,7 @@ def test_what_a_reader_finds_damaged_comes_from_the_bucket_again(bucket: ObjectS
         assert canonical_digest(folder) == digest
 
 
-def test_nobody_else_on_the_machine_reads_its_copies(bucket: ObjectStore, tmp_path: Path) -> None:
+def test_nobody_else_on_the_machine_reads_the_cache(bucket: ObjectStore, tmp_path: Path) -> None:
     digest = RemoteStore(bucket, tmp_path / "here", MANY_BYTES).add(adapter(tmp_path, 1))
     with RemoteStore(bucket, tmp_path / "there", MANY_BYTES).reading(digest):
         assert cached_digests(tmp_path / "there") == [digest]

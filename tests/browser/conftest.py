@@ -99,7 +99,7 @@ async def visit(
         return page
 
     yield visit
-    wrong = [text for page in opened for text in await page.wrong()]
+    wrong = [text for page in opened for text in await page.unexpected_failures()]
     for page in opened:
         if not wrong and await page.leave():
             idle[page.page.context].append(page.page)

@@ -126,14 +126,16 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
             await conn.execute(_REASON, experiment_id, reason, num)
 
 
-async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control: int, treatment: int, of: int) -> None:
-    """Write `of` units for each arm, some of which had an error, within a transaction of the caller's.
+async def write_errors(
+    conn: asyncpg.Connection, experiment_id: str, *, control: int, treatment: int, num_units: int
+) -> None:
+    """Write `num_units` units for each arm, some of which had an error, within a transaction of the caller's.
 
     control, treatment: the number of units with an error in each arm.
     """
     total, at = Total(), int(time.time() * 1e6)
     for arm, failed in enumerate((control, treatment)):
-        for number in range(of):
+        for number in range(num_units):
             counts = Counts(num_requests=1, num_errors=int(number < failed))
             state = UnitState(at, "req", 1, arm, True, counts, {}, {})
             total.add(experiment_id, table_changes(NO_ROWS, rows_of(state, DAY_US, {}, is_closed=False)))
@@ -141,15 +143,15 @@ async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control:
 
 
 async def write_first_minutes(
-    conn: asyncpg.Connection, experiment_id: str, *, minutes: int, window_s: int, of: int
+    conn: asyncpg.Connection, experiment_id: str, *, minutes: int, window_s: int, num_units: int
 ) -> None:
-    """Write `of` units for each arm of an experiment that started some minutes ago, in the caller's transaction.
+    """Write `num_units` units for each arm of an experiment that started some minutes ago, in the caller's transaction.
 
     The treatment's units are cheaper. window_s: the outcome window in seconds.
     """
     total, now = Total(), int(time.time() * 1e6)
     for arm in range(2):
-        for number in range(of):
+        for number in range(num_units):
             at = now - (window_s + 60) * 1_000_000
             counts = Counts(num_requests=1, cost_nanos=(1_000_000, 400_000)[arm] + number * 1_000)
             state = UnitState(at, "req", 1, arm, True, counts, {}, {}, {})

@@ -154,7 +154,7 @@ async def test_an_adapter_is_for_the_base_model_that_was_chosen(
         await agent.die()
 
 
-async def test_what_is_refused_says_why_and_what_to_do(
+async def test_a_refused_adapter_says_why_and_what_to_do(
     visit: Visit, browser_house: BrowserHouse, tmp_path: Path
 ) -> None:
     watched = await visit()
@@ -264,7 +264,9 @@ async def test_defaults_are_checked_in_the_ranges_of_the_api(
     await expect(page.locator(".field-error")).to_have_text(["Give a number, such as 0.5.", re.compile("whole number")])
 
 
-async def test_settings_aliases_and_shares(visit: Visit, browser_house: BrowserHouse, tmp_path: Path) -> None:
+async def test_settings_are_saved_and_aliases_and_shares_made_and_ended(
+    visit: Visit, browser_house: BrowserHouse, tmp_path: Path
+) -> None:
     add(browser_house, "globex", "haiku", good_adapter(tmp_path / "haiku", seed=7))
     watched = await visit()
     page = watched.page

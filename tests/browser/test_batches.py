@@ -28,7 +28,7 @@ async def tenant(browser_house: BrowserHouse) -> AsyncIterator[str]:
         operator.post(f"/projects/{made['id']}/archive", json={})
 
 
-async def test_a_batch_from_its_file_to_its_output(visit: Visit, tenant: str, tmp_path: Path) -> None:
+async def test_a_batch_goes_from_its_file_to_its_output(visit: Visit, tenant: str, tmp_path: Path) -> None:
     watched = await visit()
     page = watched.page
     await watched.open(f"tenants/{tenant}/batches")

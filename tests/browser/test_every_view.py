@@ -21,7 +21,9 @@ LOOK = """() => ({
 
 
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])
-async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mode: Mode, full: bool) -> None:
+async def test_every_view_has_a_heading_a_title_and_no_violation(
+    visit: Visit, browser_house: BrowserHouse, mode: Mode, full: bool
+) -> None:
     page = await visit(mode=mode)
     await page.open("account")
     found = {}
@@ -43,7 +45,7 @@ async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mod
 
 
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])
-async def test_signing_in_is_well(visit: Visit, mode: Mode) -> None:
+async def test_the_sign_in_page_has_no_violation(visit: Visit, mode: Mode) -> None:
     page = await visit(None, mode=mode)
     await page.open("")
     await page.page.wait_for_url("**/admin/signin")

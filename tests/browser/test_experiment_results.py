@@ -32,7 +32,7 @@ DRAWN_IN_TIMES = """async () => {
 TIME = re.compile(r"\d\d:\d\d")
 
 
-async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_the_first_minutes_are_shown_in_minutes_and_hours(visit: Visit, browser_house: BrowserHouse) -> None:
     """With an outcome window of five minutes and units of twenty minutes, texts give minutes and axes give times of
     day."""
     umbrella = browser_house.projects["umbrella"]
@@ -40,7 +40,7 @@ async def test_the_first_minutes_are_told_in_minutes_and_hours(visit: Visit, bro
     with browser_house.operator() as client:
         id = make_experiment(client, umbrella, name="fresh", arms=arms, analysis=analysis)
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
-        await write_first_minutes(conn, id, minutes=20, window_s=300, of=60)
+        await write_first_minutes(conn, id, minutes=20, window_s=300, num_units=60)
     watched = await visit()
     page = watched.page
     await page.add_init_script(RECORD_LABELS)
@@ -120,7 +120,7 @@ async def test_results_say_what_may_be_concluded(visit: Visit, browser_house: Br
     await page.get_by_label("Unit").fill("ann-4711")
     await page.get_by_role("button", name="Tell").click()
     await expect(page.get_by_text(re.compile("“ann-4711” gets (control|warm)"))).to_be_visible()
-    await watched.go("/")
+    await watched.press_keys("/")
     await page.get_by_role("combobox", name="Search").press_sequentially(NAME)
     await expect(page.get_by_role("option", name=NAME)).to_contain_text("experiment")
 
@@ -141,7 +141,7 @@ async def test_just_after_the_start_the_metric_that_decides_is_there_and_waits(
     await expect(nothing).to_have_class(re.compile(r"\binfo\b"))
     await expect(page.get_by_text("It works as declared", exact=True)).to_have_count(0)
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
-        await write_errors(conn, id, control=1, treatment=1, of=30)
+        await write_errors(conn, id, control=1, treatment=1, num_units=30)
     await page.get_by_role("link", name="Results").click()
     await ask_for_units(browser_house, "umbrella", "begun", 1)
     decides = page.get_by_role("region", name="What decides").first
@@ -161,7 +161,7 @@ async def test_the_picture_ends_with_what_the_table_says(visit: Visit, browser_h
     await watched.open(f"experiments/{umbrella}/{id}")
     await expect(page.get_by_role("note").filter(has_text="No unit has taken part yet")).to_be_visible()
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
-        await write_first_minutes(conn, id, minutes=20, window_s=300, of=60)
+        await write_first_minutes(conn, id, minutes=20, window_s=300, num_units=60)
     watched.expect("net::ERR_FAILED")
     await page.route("**/timeline*", lambda route: route.abort())
     await ask_for_units(browser_house, "umbrella", "agrees", 1)

@@ -169,7 +169,7 @@ async def test_an_experiment_that_pauses_itself_says_why(visit: Visit, browser_h
     await watched.open(f"experiments/{initech}/{id}")
     await expect(page.locator(".lead")).to_contain_text("running")
     async with await Database.connect(browser_house.dsn) as database, database.transaction() as conn:
-        await write_errors(conn, id, control=4, treatment=60, of=300)
+        await write_errors(conn, id, control=4, treatment=60, num_units=300)
     await ask_for_units(browser_house, "initech", "guarded", 1)
     notice = page.get_by_role("note").filter(has_text="It paused itself")
     await expect(notice).to_contain_text("error_rate")

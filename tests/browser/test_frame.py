@@ -56,22 +56,22 @@ async def test_what_a_role_may_not_see_says_so(visit: Visit) -> None:
 async def test_keys_lead_from_place_to_place(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit()
     await page.open("account")
-    await page.go("g s")
+    await page.press_keys("g s")
     await page.page.wait_for_url("**/admin/system")
     await expect(page.page.get_by_role("link", name="System", exact=True)).to_have_attribute("aria-current", "page")
-    await page.go("?")
+    await page.press_keys("?")
     dialog = page.page.get_by_role("dialog", name="Keyboard shortcuts")
     await expect(dialog).to_contain_text("Go to System")
     await page.screenshot("light/shortcuts")
     await page.page.keyboard.press("Escape")
     await expect(dialog).to_have_count(0)
-    await page.go("/")
+    await page.press_keys("/")
     box = page.page.get_by_role("combobox", name="Search")
     await expect(box).to_be_focused()
     await box.press_sequentially("overv")
     await page.page.keyboard.press("Enter")
     await page.page.wait_for_url(f"{browser_house.url}/admin/")
-    await page.go("/")
+    await page.press_keys("/")
     await box.press_sequentially("acme production")
     await expect(page.page.get_by_role("option", name="acme production")).to_contain_text("key")
     await page.page.keyboard.press("Enter")
@@ -84,7 +84,7 @@ async def test_the_time_range_is_in_the_url_and_stays(visit: Visit) -> None:
     await page.page.get_by_role("button", name="Time range: Last 24 hours").click()
     await page.page.get_by_role("menuitemradio", name="Last 7 days").click()
     await page.page.wait_for_url("**/admin/?range=7d")
-    await page.go("g s")
+    await page.press_keys("g s")
     await page.page.wait_for_url("**/admin/system?range=7d")
     await page.page.reload()
     await expect(page.page.get_by_role("button", name="Time range: Last 7 days")).to_be_visible()
@@ -101,7 +101,7 @@ async def test_a_project_is_looked_at_until_another_is(visit: Visit, browser_hou
     await page.page.get_by_role("menuitemradio", name="globex").click()
     await page.page.wait_for_url(f"**/admin/?project={browser_house.projects['globex']}")
     await expect(page.page.get_by_role("heading", level=1)).to_have_text("globex")
-    await page.go("g s")
+    await page.press_keys("g s")
     await expect(page.page.get_by_role("button", name="Project: globex")).to_be_visible()
 
 
@@ -129,7 +129,7 @@ async def test_a_theme_is_kept_and_can_be_the_systems(visit: Visit) -> None:
 async def test_live_updates_pause_where_everybody_sees_it(visit: Visit) -> None:
     page = await visit()
     await page.open("account")
-    await page.go("l")
+    await page.press_keys("l")
     await expect(page.page.get_by_role("button", name="Paused")).to_have_attribute("aria-pressed", "true")
     await page.page.get_by_role("button", name="Paused").click()
     await expect(page.page.get_by_role("button", name="Paused")).to_have_count(0)
@@ -192,7 +192,7 @@ async def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit) -> 
     assert len(streams) == 2
 
 
-async def test_a_gateway_that_goes_and_comes_back_is_told(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_the_page_says_when_the_gateway_goes_and_comes_back(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit()
     watched.expect("net::ERR_|502 GET /")
     page = watched.page

@@ -28,7 +28,7 @@ def status_with(house: BrowserHouse, key: str) -> int:
     return httpx.get(f"{house.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
 
 
-async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
+async def test_a_key_lives_from_its_making_to_its_end(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
     watched = await visit()
     page = watched.page
     await watched.open(f"tenants/{tenant}/keys")
@@ -141,7 +141,9 @@ async def test_a_service_account_comes_with_a_key_and_takes_it_along(
 
 
 @pytest.mark.parametrize(("email", "may"), [(MEMBER, True), (VIEWER, False), (BILLING, False)])
-async def test_keys_are_made_by_who_may(visit: Visit, browser_house: BrowserHouse, email: str, may: bool) -> None:
+async def test_only_people_who_may_make_keys_are_offered_it(
+    visit: Visit, browser_house: BrowserHouse, email: str, may: bool
+) -> None:
     watched = await visit(email)
     page = watched.page
     await watched.open(f"tenants/{browser_house.projects['acme']}/keys")

@@ -32,7 +32,7 @@ async def exact(page: Page, title: str) -> int:
     return int((await number.get_attribute("title") or "").replace(",", ""))
 
 
-async def test_its_numbers_are_those_of_the_api(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_the_overviews_numbers_are_those_of_the_api(visit: Visit, browser_house: BrowserHouse) -> None:
     page = await visit()
     page.loads = True  # loaded anew for the test's clock, since an hour may just have ended
     await page.open("")

@@ -41,7 +41,7 @@ def at_localhost(page: WatchedPage) -> WatchedPage:
     return page
 
 
-async def test_a_passkey_from_its_first_day_to_its_last(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_a_passkey_lives_from_its_making_to_its_end(visit: Visit, browser_house: BrowserHouse) -> None:
     email = "pia@lorikeet.test"
     with browser_house.operator() as operator:
         operator.post("/users", json={"email": email, "role": "viewer", "password": PASSWORD}).raise_for_status()

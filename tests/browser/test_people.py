@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 EMAIL = "nora@lorikeet.test"
 
 
-async def test_the_life_of_an_account(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_an_account_lives_from_its_making_to_its_end(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit()
     page = watched.page
     await watched.open("system/users")

@@ -58,7 +58,7 @@ async def test_signing_in_leads_nowhere_else(visit: Visit, browser_house: Browse
     assert page.page.url == f"{browser_house.url}/admin/"
 
 
-async def test_a_wrong_password_is_told_and_leaves_what_was_typed(visit: Visit) -> None:
+async def test_a_wrong_password_is_refused_and_leaves_what_was_typed(visit: Visit) -> None:
     page = await visit(None)
     page.expect(WRONG)
     await page.open("signin")
@@ -127,7 +127,9 @@ async def test_signing_out_in_one_tab_shows_in_the_others_at_once(visit: Visit, 
     await expect(page.page.get_by_label("Password")).to_be_visible()
 
 
-async def test_an_authenticator_from_its_qr_code_to_the_next_login(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_an_authenticator_is_set_up_by_its_qr_code_and_asked_for_at_the_next_login(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
     email = "tess@lorikeet.test"
     with browser_house.operator() as operator:
         operator.post("/users", json={"email": email, "role": "viewer", "password": PASSWORD}).raise_for_status()

@@ -92,7 +92,7 @@ async def test_the_tenant_that_is_looked_at_is_marked_in_sight(
     await expect(marked).to_have_count(0)
 
 
-async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_the_limits_of_a_tenant_are_shown_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
     """With five requests used, a limit of at most five shows as used up, of six as near the end, of a hundred as
     neither."""
     told = {

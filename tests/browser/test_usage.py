@@ -11,7 +11,7 @@ from tests.browser.house import MEMBER, VIEWER, BrowserHouse, write_copies
 from tests.gateway.live import BASE
 
 
-async def test_usage_is_told_apart_and_each_number_leads_to_its_requests(
+async def test_usage_is_split_into_series_and_each_number_leads_to_its_requests(
     visit: Visit, browser_house: BrowserHouse
 ) -> None:
     page = await visit(VIEWER)
@@ -65,7 +65,9 @@ async def test_a_member_explores_its_own_usage_and_sees_its_own_bills(
     await expect(page.page.get_by_role("heading", name="Not for your role")).to_be_visible()
 
 
-async def test_copies_for_shadow_arms_are_told_apart(visit: Visit, browser_house: BrowserHouse) -> None:
+async def test_copies_for_shadow_arms_are_shown_apart_from_other_requests(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
     initech = browser_house.projects["initech"]
     page = await visit(VIEWER)
     await page.open(f"usage?project={initech}")

@@ -104,7 +104,7 @@ class WatchedPage:
         await self.page.locator(".page, .signin, .alone").first.wait_for()
         await expect(self.page.locator(WAITING)).to_have_count(0)
 
-    async def go(self, keys: str) -> None:
+    async def press_keys(self, keys: str) -> None:
         """Press the keys of a shortcut such as "g t"."""
         for key in keys.split():
             await self.page.keyboard.press(key)
@@ -141,7 +141,7 @@ class WatchedPage:
             for node in violation["nodes"][:5]
         ]
 
-    async def wrong(self) -> list[str]:
+    async def unexpected_failures(self) -> list[str]:
         """Return all failures that the test did not expect, in words."""
         stopped = [] if self.page.is_closed() else await self.page.evaluate("window.violations ?? []")
         return [*self._wrong, *(f"policy: {text}" for text in stopped)]

@@ -54,7 +54,7 @@ def test_a_suite_that_says_what_failed_ran(tmp_path):
     assert not failed.not_run and failed.cases == [Case("a", "failed", "no")] and not failed.is_good
 
 
-def test_results_of_another_tree_are_to_be_had_again(tmp_path):
+def test_suites_with_results_of_another_tree_are_to_be_run_again(tmp_path):
     store_result(Result("now", [], tree="new"), tmp_path)
     store_result(Result("before", [], tree="old"), tmp_path)
     store_result(Result("meanwhile", []), tmp_path)

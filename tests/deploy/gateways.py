@@ -170,7 +170,10 @@ class SharedSocketGateway:
     """A gateway with the code of any tree, on a socket that it shares with others and that outlives it."""
 
     def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:
-        """Prepare a gateway. environ: as for `of_tree`, without the tree's own variables."""
+        """Prepare a gateway.
+
+        environ: the variables of its environment, but for those that depend on the tree. log: the file for its output.
+        """
         self._listener = listener
         self._environ = environ
         self._log = log
@@ -192,7 +195,7 @@ class SharedSocketGateway:
     def terminate(self) -> None:
         """Stop the gateway gracefully.
 
-        Raises AssertionError: when it does not end well.
+        Raises AssertionError: when its exit code is not 0.
         """
         assert self._process is not None
         code = self._process.terminate()

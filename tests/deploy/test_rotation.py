@@ -87,7 +87,7 @@ class Operator:
             gateway.wait_ready()
             self.traffic.more_answers(1)
 
-    def of_role(self, role: str, password: str) -> str:
+    def dsn_of_role(self, role: str, password: str) -> str:
         """Return the connection string of another database role."""
         parts = urlsplit(self.dsn)
         return urlunsplit(parts._replace(netloc=f"{role}:{password}@{parts.hostname or ''}"))
@@ -112,7 +112,7 @@ def rotate_content_key_and_role_of_gateways(operator: Operator) -> None:
     """Rotate the content key and the gateways' database role together, since each needs a restart of gateways."""
     for role, keys in (("lorikeet_first", (OLD, NEW)), ("lorikeet_second", (NEW, OLD))):
         asyncio.run(execute(operator.dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
-        dsn = operator.of_role(role, role)
+        dsn = operator.dsn_of_role(role, role)
         operator.lorikeet("migrate", DATABASE_URL=dsn, LORIKEET_DATABASE_OWNER_URL=operator.dsn)
         operator.roll(dsn=dsn, content_key=text_of(*keys))
     asyncio.run(execute(operator.dsn, "DROP OWNED BY lorikeet_first"))
@@ -132,13 +132,13 @@ def rotate_owners_password(operator: Operator) -> None:
     owner, former = urlsplit(operator.dsn).username, urlsplit(operator.dsn).password
     assert owner is not None
     asyncio.run(execute(operator.dsn, f"ALTER ROLE {owner} PASSWORD 'changed'"))
-    changed = operator.of_role(owner, "changed")
+    changed = operator.dsn_of_role(owner, "changed")
     operator.lorikeet("migrate", DATABASE_URL=changed)
     asyncio.run(execute(changed, f"ALTER ROLE {owner} PASSWORD '{former}'"))
 
 
 def rotate_collectors_headers(operator: Operator) -> None:
-    """Change over to a second token, while the collector takes both."""
+    """Replace the token that gateways send to the collector, which accepts any token."""
     tokens = operator.collector.headers
     wait_until(lambda: tokens and tokens[-1]["authorization"] == "Bearer former", "no traces come")
     operator.roll(traces_headers="authorization=Bearer%20latter")

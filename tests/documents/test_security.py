@@ -43,7 +43,7 @@ def answered_by(text: str) -> Iterator[str]:
 
 
 def rows(head: str) -> list[list[str]]:
-    """Return the cells of the rows of the table that begins with a line."""
+    """Return the cells of each row of the table in SECURITY.md whose first line is `head`."""
     lines = text_of("SECURITY.md").splitlines()
     (begin,) = (number for number, line in enumerate(lines) if line == head)
     found = []
@@ -79,5 +79,5 @@ def test_each_pass_names_a_test_that_there_is(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row[0].split(":")[0])
-def test_each_other_has_a_reason(row: list[str]) -> None:
+def test_each_requirement_that_does_not_pass_has_a_reason(row: list[str]) -> None:
     assert len(row[1].split()) >= 4

@@ -1,4 +1,7 @@
-"""5,000 clients of 50 addresses that send nothing or half a request, drip, or do not read, beside one that behaves."""
+"""5,000 clients of 50 addresses that send nothing, half a request, or a byte a second, or do not read the reply.
+
+Beside them a client that behaves sends requests, which must be answered.
+"""
 
 from __future__ import annotations
 

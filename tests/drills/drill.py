@@ -36,8 +36,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Further words for the table."""
 
 
-def tell(text: str) -> None:
-    """Print the progress of a long drill, beside the table."""
+def print_progress(text: str) -> None:
+    """Print the progress of a long drill to standard error, apart from the table."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -55,6 +55,7 @@ class Drill(msgspec.Struct, frozen=True):
     Raises AssertionError: when a promise is broken.
     """
     small: Callable[[Path, random.Random], Outcome] | None = None
+    """Run the drill in a smaller size; None: there is none."""
 
 
 Fault = Callable[[Ground, Traffic, random.Random], str | None]

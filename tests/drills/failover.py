@@ -1,7 +1,7 @@
 """A database whose server dies for good, and whose standby takes its address over.
 
 The standby follows in step (`synchronous_standby_names`); otherwise the last commits would be lost with the server,
-usage included. Takes root, as the cables do.
+usage included. Takes root, as `tests.drills.networks` does.
 """
 
 from __future__ import annotations

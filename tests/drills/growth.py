@@ -29,12 +29,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Slope(msgspec.Struct, frozen=True):
-    """The growth of a value by the median of all pairs of moments, and the scatter of the values about that line."""
+    """The growth of a value over a run, and the scatter of the value about the line of that growth."""
 
     first: float
+    """The first value."""
     last: float
+    """The last value."""
     per_hour: float
+    """The growth in an hour: the median of the slopes between all pairs of values."""
     noise: float
+    """Three times the median distance of the values from the line."""
     is_flat: bool
     """True if the growth over the run is no more than the scatter, or than 2 % of the value."""
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from gateway.db.migrate import migrate
-from tests.drills.drill import Drill, Outcome, tell
+from tests.drills.drill import Drill, Outcome, print_progress
 from tests.drills.ground import Ground, running_ground
 from tests.drills.noise import CONTEXT, KINDS, Noise, neighbour, prepare
-from tests.drills.processors import Processors, Seconds, between, shares
+from tests.drills.processors import Processors, Seconds, busy_processors, seconds_between
 from tests.engine.scheduling.fairness_simulator import percentile
 from tests.faults.pools.rivals import QUIET, ask, figures, running_fleet
 from tests.faults.processes import Postgres
@@ -51,12 +51,17 @@ class VictimWaits(msgspec.Struct):
     """The victim's milliseconds to first text, and the processor seconds of all parts meanwhile."""
 
     alone_ms: list[int] = []
+    """The milliseconds to first text of each request without noise."""
     beside_ms: list[int] = []
+    """The milliseconds to first text of each request beside noise."""
     alone_busy: Seconds = {}
+    """The processor seconds of each part without noise."""
     beside_busy: Seconds = {}
+    """The processor seconds of each part beside noise."""
     alone_s: float = 0.0
+    """The seconds measured without noise, up to the last answer of each phase."""
     beside_s: float = 0.0
-    """The seconds measured with noise and those without, up to the last answer of each phase."""
+    """The seconds measured beside noise, up to the last answer of each phase."""
 
     @property
     def ratio(self) -> float:
@@ -71,7 +76,8 @@ class VictimWaits(msgspec.Struct):
 
     def busy(self) -> str:
         """Return the number of processors that each part kept busy, with noise and without, in words."""
-        return f"processors: {shares(self.alone_busy, self.alone_s)} -> {shares(self.beside_busy, self.beside_s)}"
+        alone = busy_processors(self.alone_busy, self.alone_s)
+        return f"processors: {alone} -> {busy_processors(self.beside_busy, self.beside_s)}"
 
 
 async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random) -> list[int]:
@@ -98,7 +104,7 @@ async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: rand
         await asyncio.sleep(SETTLE_S)
         before, begun_s = parts.seconds(), time.monotonic()
         found_ms += await _ask_for(ground, key, size.phase_s, rng)
-        for name, taken in between(before, parts.seconds()).items():
+        for name, taken in seconds_between(before, parts.seconds()).items():
             busy[name] = busy.get(name, 0.0) + taken
         return time.monotonic() - begun_s
 
@@ -106,7 +112,7 @@ async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: rand
         waits.alone_s += await side(waits.alone_ms, waits.alone_busy)
         with noise.on():
             waits.beside_s += await side(waits.beside_ms, waits.beside_busy)
-        tell(f"  round {number + 1} of {size.rounds}: {waits}")
+        print_progress(f"  round {number + 1} of {size.rounds}: {waits}")
     return waits
 
 
@@ -119,7 +125,7 @@ def _parts(ground: Ground, noise: Noise) -> dict[str, Callable[[], list[int]]]:
     }
 
 
-def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
+def measure_beside_noise(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
     """Measure a victim beside one kind of noise.
 
     Raises AssertionError: when the victim waits too long, where all noise was refused, and at a fault of the server.
@@ -127,15 +133,17 @@ def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
     data = folder / "data"
     data.mkdir()
     with running_ground(data, context=CONTEXT) as ground:
-        tell(f"noisy neighbour: {kind}: preparing")
+        print_progress(f"noisy neighbour: {kind}: preparing")
         site = asyncio.run(prepare(ground, kind, folder / "adapter", size.num_events))
         victim = asyncio.run(make_key(ground.postgres.dsn, "victim"))
         with neighbour(kind, site) as noise:
             tries = list[VictimWaits]()
             while not tries or (tries[-1].ratio > MAX_SLOWER and len(tries) < TRIES):
-                tell(f"try {len(tries) + 1} of at most {TRIES}, {2 * size.rounds * (SETTLE_S + size.phase_s):.0f} s")
+                print_progress(
+                    f"try {len(tries) + 1} of at most {TRIES}, {2 * size.rounds * (SETTLE_S + size.phase_s):.0f} s"
+                )
                 tries.append(asyncio.run(_measure(ground, victim, noise, size, rng)))
-                tell(f"  {tries[-1].busy()}")
+                print_progress(f"  {tries[-1].busy()}")
         best = min(tries, key=lambda each: each.ratio)
         done = sum(noise.statuses[status] for status in KINDS[kind].done)
         statuses = ", ".join(f"{count} x {status}" for status, count in sorted(noise.statuses.items()))
@@ -176,8 +184,8 @@ DRILLS = (
         Drill(
             f"noisy neighbour: {kind}",
             "the p99 of the time to the first text is at most 1.5 times that alone",
-            partial(beside, kind, FULL),
-            partial(beside, kind, SMALL),
+            partial(measure_beside_noise, kind, FULL),
+            partial(measure_beside_noise, kind, SMALL),
         )
         for kind in KINDS
     ),

@@ -35,7 +35,7 @@ SUBNETS = {"database": "10.213.77", "engines": "10.213.78"}
 
 
 class Cables(msgspec.Struct, frozen=True):
-    """The cables of a ground."""
+    """The virtual cables of a drill's installation."""
 
     namespace: str
     """The gateways' network namespace."""
@@ -44,7 +44,10 @@ class Cables(msgspec.Struct, frozen=True):
 
     @contextmanager
     def cut(self, what: str) -> Iterator[None]:
-        """Drop all packets from this side to the gateways until the context is left."""
+        """Drop all packets to the gateways from what is behind one cable, until the context is left.
+
+        what: the cable, by a key of `devices`.
+        """
         there = f"{SUBNETS[what]}.2"
         _ip("neigh", "replace", there, "lladdr", NOBODY, "dev", self.devices[what], "nud", "permanent")
         try:

@@ -64,13 +64,13 @@ Act = Callable[[], Awaitable[int]]
 """A function that sends one request, or a few that belong together, and returns the last status."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class NoiseKind(msgspec.Struct, frozen=True):
     """A kind of noise."""
 
     name: str
     num_clients: int
     client: Callable[[Site, int], Act]
-    """Return the call that the client of a number makes again and again."""
+    """Return the function that the client of this number calls again and again."""
     done: frozenset[int] = frozenset({200})
     """The statuses of requests that were carried out, rather than refused cheaply."""
 
@@ -216,12 +216,12 @@ def tokenize(site: Site, number: int) -> Act:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("bad logins", 100, bad_login, frozenset({401})),
-        Kind("reports", 50, report),
-        Kind("key limits", 8, change_key_limits),
-        Kind("expensive adapters", 4, upload_expensive_adapter),
-        Kind("4 MiB bodies", 16, send_large_bodies, frozenset({200, 400})),
-        Kind("tokenize", 50, tokenize),
+        NoiseKind("bad logins", 100, bad_login, frozenset({401})),
+        NoiseKind("reports", 50, report),
+        NoiseKind("key limits", 8, change_key_limits),
+        NoiseKind("expensive adapters", 4, upload_expensive_adapter),
+        NoiseKind("4 MiB bodies", 16, send_large_bodies, frozenset({200, 400})),
+        NoiseKind("tokenize", 50, tokenize),
     )
 }
 
@@ -295,6 +295,7 @@ class Noise:
 
     @contextmanager
     def on(self) -> Iterator[None]:
+        """Switch the noise on until the context is left."""
         self._on.set()
         try:
             yield
@@ -304,7 +305,7 @@ class Noise:
 
 @contextmanager
 def neighbour(kind: str, site: Site) -> Iterator[Noise]:
-    """Give a neighbour of a kind, silent at first, until the context is left."""
+    """Give a neighbour that makes one kind of noise, switched off at first, until the context is left."""
     spawns = multiprocessing.get_context("spawn")
     on, done = spawns.Event(), spawns.Event()
     here, there = spawns.Pipe(duplex=False)
@@ -328,7 +329,7 @@ def _run(kind: str, site: Site, on: Event, done: Event, out: Connection) -> None
     out.send(dict(asyncio.run(_clients(KINDS[kind], site, on, done, out))))
 
 
-async def _clients(kind: Kind, site: Site, on: Event, done: Event, out: Connection) -> Counter[int]:
+async def _clients(kind: NoiseKind, site: Site, on: Event, done: Event, out: Connection) -> Counter[int]:
     statuses: Counter[int] = Counter()
 
     async def client(number: int) -> None:

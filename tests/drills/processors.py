@@ -32,13 +32,16 @@ class Processors:
         return {name: sum(_with_started(pid, started) for pid in pids()) for name, pids in self._pids.items()}
 
 
-def between(before: Seconds, after: Seconds) -> Seconds:
-    """Return the seconds that were taken between two moments."""
+def seconds_between(before: Seconds, after: Seconds) -> Seconds:
+    """Return the processor seconds that each part took between two moments."""
     return {name: after[name] - before[name] for name in after}
 
 
-def shares(taken: Seconds, seconds: float) -> str:
-    """Return the processors that each part has kept busy for a time, in words."""
+def busy_processors(taken: Seconds, seconds: float) -> str:
+    """Return the number of processors that each part kept busy on average, in words.
+
+    taken: the processor seconds of each part. seconds: the time in which the parts took them.
+    """
     return ", ".join(f"{name} {value / seconds:.2f}" for name, value in taken.items())
 
 

@@ -1,7 +1,7 @@
 """Requests as expensive to read or to refuse as a client can make them: each field of each body, and each header.
 
-No callback on a gateway's loop takes more than `MAX_HOLD_S` of processor time by any one of them, and streams beside
-them go on: the slowest hundredth of the gaps between two texts is at most `MAX_SLOWER` times that alone.
+No request makes a callback on a gateway's event loop take more than `MAX_HOLD_S` of processor time. Streams beside the
+requests go on: the slowest hundredth of the gaps between two texts is at most `MAX_SLOWER` times that of streams alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import structlog
 
 from gateway.db.migrate import migrate
 from gateway.reference.openapi import document
-from tests.drills.drill import Drill, Outcome, tell
+from tests.drills.drill import Drill, Outcome, print_progress
 from tests.drills.ground import Ground, running_ground
 from tests.drills.noise import CONTEXT, Noise, neighbour, prepare
 from tests.engine.scheduling.fairness_simulator import percentile
@@ -318,7 +318,7 @@ async def _rounds(streams: Streams, noise: Noise, size: Size) -> Gaps:
             await asyncio.sleep(1.0)
             gaps.beside_ms += await streams.gaps_ms(size.phase_s)
         await asyncio.sleep(1.0)
-        tell(f"  {gaps}")
+        print_progress(f"  {gaps}")
     return gaps
 
 

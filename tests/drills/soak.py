@@ -38,8 +38,11 @@ class Stretch(msgspec.Struct):
     """A number that changes where another installation was started."""
     seconds: float
     outcomes: dict[str, int]
+    """The number of requests of each outcome."""
     faults: dict[str, int]
+    """The number of faults of each kind."""
     wrong: list[str]
+    """A line for each answer that was another model's."""
     samples: list[Sample]
     longest_silence_s: float
 
@@ -52,7 +55,7 @@ class State(msgspec.Struct):
 
 
 class Faults:
-    """The choice of the next fault, such that each kind is as frequent as the others."""
+    """The faults of a soak, each kind as likely as the others."""
 
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self._ground = ground
@@ -68,7 +71,8 @@ class Faults:
             "database frozen 5 s": self._freeze_database,
         }
 
-    def one(self) -> str:
+    def cause_one(self) -> str:
+        """Cause a fault of a kind drawn at random; return the name of the kind."""
         name = self._rng.choice(list(self.kinds))
         self.kinds[name]()
         return name
@@ -122,7 +126,7 @@ def run_stretch(ground: Ground, seed: str, installation: int, begun_s: float, se
         next_fault_s, next_sample_s = start_s + FAULT_EVERY_S / 2, start_s
         while (now_s := time.monotonic()) < start_s + seconds:
             if now_s >= next_fault_s:
-                happened[faults.one()] += 1
+                happened[faults.cause_one()] += 1
                 next_fault_s += FAULT_EVERY_S
             elif now_s >= next_sample_s:
                 samples.append(_sample(ground, now_s - begun_s))

@@ -23,7 +23,7 @@ from tests.drills.drill import Outcome
 from tests.drills.growth import slope
 from tests.drills.neighbours import MAX_SLOWER, VictimWaits
 from tests.drills.noise import KINDS
-from tests.drills.processors import Processors, between, shares
+from tests.drills.processors import Processors, busy_processors, seconds_between
 from tests.drills.requests import HEADER_SIZE, HEADERS, TEXTS, expensive_requests, fields_of, fillings
 from tests.drills.soak import State, Stretch, table
 
@@ -72,10 +72,10 @@ def test_a_part_takes_what_its_processes_and_those_they_started_take() -> None:
     parts = Processors({"shell": lambda: [shell.pid], "nobody": list})
     before = parts.seconds()
     assert shell.stdout is not None and shell.stdout.readline() == b"\n"
-    running = between(before, parts.seconds())
+    running = seconds_between(before, parts.seconds())
     assert running["shell"] >= 0.25 and running["nobody"] == 0.0
     shell.communicate(b"")
-    assert shares({"a": 0.5, "b": 1.0}, 2.0) == "a 0.25, b 0.50"
+    assert busy_processors({"a": 0.5, "b": 1.0}, 2.0) == "a 0.25, b 0.50"
 
 
 def test_every_field_of_every_body_and_every_header_is_sent_with_each_filling() -> None:

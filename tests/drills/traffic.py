@@ -92,12 +92,12 @@ class Traffic:
             while not self._stop.is_set():
                 await asyncio.sleep(self._rng.expovariate(self._rate))
                 if len(running) < MAX_IN_FLIGHT:
-                    task = asyncio.create_task(self._one(http))
+                    task = asyncio.create_task(self._send_request(http))
                     running.add(task)
                     task.add_done_callback(running.discard)
             await asyncio.gather(*running)
 
-    async def _one(self, http: httpx.AsyncClient) -> None:
+    async def _send_request(self, http: httpx.AsyncClient) -> None:
         asked, gateway = self._world.some(self._rng), self._rng.choice(self._world.gateways)
         started_s = time.monotonic()
         try:

@@ -114,8 +114,8 @@ class Uploader:
         self._http = httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S, trust_env=False)
 
     def upload(self, seed: int) -> None:
-        """Upload a mutant; repeat it a few times if it blocked the loop, since other work of the machine only makes a
-        beat longer."""
+        """Upload a mutant; repeat it a few times if it blocked the loop, since other work of the machine can only
+        make that time longer."""
         made = self._folder / str(seed)
         files = _make(seed, made)
         shutil.rmtree(made)

@@ -84,7 +84,7 @@ def test_one_of_the_choices_is_the_answer(openai: OpenAI) -> None:
     assert reply.choices[0].text in ("yes", "no")
 
 
-def test_a_grammar_that_is_none_is_a_refusal_that_names_its_field(openai: OpenAI) -> None:
+def test_text_that_is_no_grammar_is_refused_by_the_name_of_its_field(openai: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         openai.completions.create(model=BASE, prompt="a", extra_body={"structured_outputs": {"regex": "(("}})
     assert refused.value.param == "structured_outputs.regex"

@@ -41,7 +41,9 @@ def async_client(installation: Installation, key: str, strict: bool = True) -> A
 
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
-def test_chat(installation: Installation, key: str, model: str, begins: str) -> None:
+def test_a_chat_answers_the_same_whole_and_streamed(
+    installation: Installation, key: str, model: str, begins: str
+) -> None:
     max_tokens = 96 if begins == "{" else 16  # JSON has to be whole
     with client(installation, key) as openai:
         reply = openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=max_tokens)
@@ -68,7 +70,9 @@ def test_chat(installation: Installation, key: str, model: str, begins: str) -> 
 
 
 @pytest.mark.parametrize(("key", "model", "begins"), SOME)
-async def test_chat_async(installation: Installation, key: str, model: str, begins: str) -> None:
+async def test_an_async_chat_answers_whole_and_streamed(
+    installation: Installation, key: str, model: str, begins: str
+) -> None:
     async with async_client(installation, key) as openai:
         reply = await openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=6)
         stream = await openai.chat.completions.create(
@@ -80,7 +84,9 @@ async def test_chat_async(installation: Installation, key: str, model: str, begi
 
 
 @pytest.mark.parametrize(("key", "model", "begins"), SOME)
-def test_completions(installation: Installation, key: str, model: str, begins: str) -> None:
+def test_a_completion_answers_whole_and_streams_each_prompt(
+    installation: Installation, key: str, model: str, begins: str
+) -> None:
     with client(installation, key) as openai:
         reply = openai.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=12)
     # The client's schema has no chunk without a finish reason, which is what OpenAI sends until the last one.
@@ -94,7 +100,9 @@ def test_completions(installation: Installation, key: str, model: str, begins: s
 
 
 @pytest.mark.parametrize(("key", "model", "begins"), SOME)
-async def test_completions_async(installation: Installation, key: str, model: str, begins: str) -> None:
+async def test_an_async_completion_streams_the_same_text(
+    installation: Installation, key: str, model: str, begins: str
+) -> None:
     asked = {"model": model, "prompt": "Once upon a time", "temperature": 0}
     async with async_client(installation, key) as openai:
         reply = await openai.completions.create(**asked, max_tokens=12)

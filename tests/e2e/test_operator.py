@@ -94,7 +94,7 @@ def test_a_limit_set_from_the_command_line_holds_until_it_is_removed(installatio
     assert chat(installation, key, BASE, max_tokens=2).status_code == 200
 
 
-def test_nobody_else_on_the_machine_reads_anything_of_it(installation: Installation) -> None:
+def test_nobody_else_on_the_machine_reads_anything_of_the_installation(installation: Installation) -> None:
     assert (installation.data_dir / "adapters").is_dir()
     found = [entry for entry in open_to_others(installation.data_dir) if not entry.endswith("serve.out")]
     # Where root has given the server a user of its own, that user's group may pass through to the database.

@@ -11,8 +11,9 @@ Knows no field of an API and no engine. These laws hold:
 
 - The format is the model's. `formats` reads it off the chat template. The gateway names the literal pieces, the tools
   and whether there must be a call (`CallGrammar`); the engine makes the grammar of them and knows no format.
-- No text can be read both ways. The beginning of a call cannot occur in the text beside it, so the parser decides by
-  letters alone. It holds back text that may become a call; text between content and a call belongs to neither.
+- No text can be read both as content and as a call. The beginning of a call cannot occur in the text beside it, so the
+  parser decides by letters alone. The parser holds back text that may become a call; text between content and a call
+  belongs to neither.
 - A marker that is a special token goes over the border to the engine as its id. Completions of such a model are
   decoded with special tokens, of which the grammar allows no other.
 - One parser serves whole replies and streams, fed token by token. Stop strings see the content that it lets through.

@@ -122,17 +122,17 @@ class TemplateTools(msgspec.Struct, frozen=True):
     trigger_id: int | None = None
     """The id of the format's trigger, where that is a special token."""
     marks: dict[str, int] = {}
-    """Special tokens in the other pieces of the format, and their ids."""
+    """The ids of the special tokens in all pieces of the format but the trigger, by their text."""
 
     @property
     def has_special(self) -> bool:
-        """True if calls have special tokens, with which a completion has to be decoded then."""
+        """True if calls have special tokens, so that a completion has to be decoded with special tokens."""
         return self.trigger_id is not None or bool(self.marks)
 
     def with_special(self, special: Mapping[str, int]) -> TemplateTools:
-        """Return the same with the ids of special tokens.
+        """Return this support for tools with the ids of the special tokens that calls have.
 
-        special: the ids of the tokenizer's special tokens, by the letters.
+        special: the ids of the tokenizer's special tokens, by their text.
         """
         form = self.format
         pieces = (form.opening, form.before_name, form.before_arguments, form.end, form.separator, form.closing)

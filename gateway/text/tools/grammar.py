@@ -17,8 +17,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, field: str | None) -> Grammar:
     """Return the grammar of calls in a model's format, and of text where there need not be any calls.
 
-    text: a JSON schema or any JSON object that the text has to be; None: any text. Schemas are objects, and their depth
-    is checked.
+    text: the grammar of a JSON schema, which is an object of checked depth, or of any JSON object; None: any text.
 
     Raises InvalidRequest: when JSON text and a call can look the same in the model's format; the error names `field`.
     """

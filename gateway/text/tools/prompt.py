@@ -1,4 +1,4 @@
-"""Conversations with tools in the form of chat templates.
+"""Conversations with tools, rewritten to messages that a chat template can show.
 
 For templates that know no tools, the tools are put into words, and calls and results become text.
 """

@@ -32,7 +32,9 @@ CORPUS: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CORPUS)
-async def test_refused(name: str, forks: Forks, tmp_path: Path, into: Path) -> None:
+async def test_a_hostile_file_is_refused_for_its_fault_and_leaves_nothing(
+    name: str, forks: Forks, tmp_path: Path, into: Path
+) -> None:
     case = CORPUS[name]
     source = tmp_path / "source"
     source.mkdir()

@@ -1,6 +1,6 @@
 """A damaged adapter is refused with a reason, or it is a good one whose digest stands for exactly what it computes.
 
-300 mutants in CI, 50,000 with --full; FIRST_SEED goes on from a seed.
+300 mutants in CI, 50,000 with --full. The environment variable FIRST_SEED is the seed to begin with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Content = bytes
 """The type of a digest of an adapter's weights, which takes less memory than the weights."""
 
 
-async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:
+async def test_a_mutant_is_refused_or_its_digest_is_that_of_its_content(
+    forks: Forks, tmp_path: Path, full: bool
+) -> None:
     first = int(os.environ.get("FIRST_SEED", "0"))
     contents: dict[str, Content] = {}
     digests: dict[Content, str] = {}

@@ -50,7 +50,7 @@ async def test_the_parents_secrets_are_not_in_the_environment(monkeypatch: pytes
     assert "secret" not in str(environment)
 
 
-async def test_it_cannot_write_to_its_parents_log(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_the_process_cannot_write_to_its_parents_log(capfd: pytest.CaptureFixture[str]) -> None:
     await run("talk")
     assert "forged" not in capfd.readouterr().err
 
@@ -65,14 +65,14 @@ async def test_it_cannot_write_to_its_parents_log(capfd: pytest.CaptureFixture[s
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
-async def test_a_limit_ends_it_and_is_named(argument: str, limits: Limits, reason: str) -> None:
+async def test_a_limit_ends_the_process_and_is_named(argument: str, limits: Limits, reason: str) -> None:
     before = children()
     with pytest.raises(LimitExceeded, match=f"^{reason}$"):
         await run(argument, limits)
     assert children() == before
 
 
-async def test_it_stands_back_from_what_others_run() -> None:
+async def test_the_process_has_a_lower_priority_than_its_parent() -> None:
     """The process has a session of its own, since niceness counts within one session alone."""
     nice = os.nice(0)
     assert await run("niceness", msgspec.structs.replace(LIMITS, niceness=7)) == f"{min(19, nice + 7)} True".encode()
@@ -120,7 +120,7 @@ async def test_a_caller_that_gives_up_leaves_no_process(pipe: tuple[int, int]) -
     assert children() == before
 
 
-def test_kill_9_of_the_parent_ends_it(pipe: tuple[int, int]) -> None:
+def test_kill_9_of_the_parent_ends_the_process(pipe: tuple[int, int]) -> None:
     """Parent and child hold the pipe's writing end, so that the reader is at its end once both are gone."""
     read_end, write_end = pipe
     program = (
@@ -176,6 +176,6 @@ def interpret(code: bytes, number: int, arch: int) -> str:
             return {0x80000000: "kill", 0x7FFF0000: "allow", 0x00050001: "refuse"}[k]
 
 
-def test_a_machine_without_a_filter_is_told() -> None:
+def test_a_machine_without_a_filter_is_refused_by_name() -> None:
     with pytest.raises(OSError, match="no system-call filter is written for riscv64"):
         seccomp.program("riscv64")

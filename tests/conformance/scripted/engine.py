@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from engine.fake import arguments, serve
 from engine.protocol import GenerateRequest
 from tests.conformance.scripted.model import END_OF_TURN, TURN
-from tests.conformance.scripted.scripts import said_after
+from tests.conformance.scripted.scripts import scripted_text_after
 
 MAX_REMEMBERED = 64
 
@@ -28,7 +28,7 @@ class Script:
         token_ids = self._said.get(request.request_id)
         if token_ids is None:
             prompt = self._tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
-            token_ids = self._tokenizer.encode(said_after(prompt, TURN), add_special_tokens=False).ids
+            token_ids = self._tokenizer.encode(scripted_text_after(prompt, TURN), add_special_tokens=False).ids
             self._said[request.request_id] = token_ids
             while len(self._said) > MAX_REMEMBERED:
                 self._said.popitem(last=False)

@@ -72,7 +72,7 @@ SCRIPTS: dict[str, list[str]] = {
 }
 
 
-def said_after(prompt: str, turn_mark: str) -> str:
+def scripted_text_after(prompt: str, turn_mark: str) -> str:
     """Return the scripted text of the model after a prompt.
 
     turn_mark: the beginning of each of the assistant's turns, the last of which is still to come.

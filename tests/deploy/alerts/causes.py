@@ -1,4 +1,4 @@
-"""Each fault with the alerts that have to fire of it."""
+"""Each fault of the drill, with the alerts that have to fire because of the fault."""
 
 from __future__ import annotations
 

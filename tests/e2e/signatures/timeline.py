@@ -22,6 +22,8 @@ Answer = Signature | None
 
 
 class _Meaning(msgspec.Struct):
+    """An answer that a model id may give from one moment to another, by the monotonic clock."""
+
     answer: Answer
     since_s: float
     until_s: float = math.inf

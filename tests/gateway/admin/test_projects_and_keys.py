@@ -94,7 +94,9 @@ async def test_a_key_cannot_be_given_more_than_its_project_has(operator: httpx.A
     assert (await operator.get(f"{acme}/api_keys")).json()["data"] == []
 
 
-async def test_the_life_of_a_key(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+async def test_a_key_lives_from_its_making_to_its_end(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
     authenticate = server.services.authenticator.authenticate
     expires_at = int(time.time()) + 3600
     created = (await operator.post(f"{acme}/api_keys", json={"name": "app", "expires_at": expires_at})).json()
