@@ -104,7 +104,7 @@ def _text_alone(raw: dict[str, Any]) -> dict[str, Any]:
     text = raw.get("text_config")
     if not isinstance(text, dict) or text.get("model_type", wrapped) != wrapped:
         raise UnsupportedModel(f"config.json: text_config must be of the model_type {wrapped}")
-    outside = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
+    outside = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures", "is_causal")
     return {key: raw[key] for key in outside if key in raw} | text | {"model_type": wrapped}
 
 

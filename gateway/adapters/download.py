@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from gateway.support.names import why_no_address
 from gateway.support.outbound import Guard, NotPublic, new_client, send_to, trusted_authorities
 
 MAX_REDIRECTS = 3
@@ -129,8 +130,8 @@ class Downloader:
             address = await self._guard.address_of(url)
         except NotPublic as error:
             raise FetchFailed(str(error)) from None
-        except (socket.gaierror, UnicodeError):
-            raise FetchFailed(f"the host name {url.host} has no address") from None
+        except (socket.gaierror, UnicodeError) as error:
+            raise FetchFailed(f"the host name {url.host} {why_no_address(error)}") from None
         async with send_to(client, address, "GET", url, headers=headers) as response:
             yield response
 

@@ -27,7 +27,7 @@ def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> 
         try:
             with store.reading(digest) as folder:
                 _copy_adapter(folder, make_folder(target))
-        except (AdapterMissing, FileNotFoundError):  # removed before or while it was copied
+        except AdapterMissing:  # removed before or while it was copied
             shutil.rmtree(target, ignore_errors=True)
             missing.append(digest)
     return missing
@@ -35,7 +35,11 @@ def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> 
 
 def _copy_adapter(source: Path, target: Path) -> None:
     for name in FILE_NAMES:
-        with (source / name).open("rb") as file:
+        try:
+            file = (source / name).open("rb")
+        except FileNotFoundError as error:
+            raise AdapterMissing(source.name) from error
+        with file:
             write_durably(file, target / name)
 
 

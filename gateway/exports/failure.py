@@ -12,13 +12,13 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from gateway.db.pool import FAILURES
 from gateway.exports.produce import ExportFailed
 from gateway.exports.request import WrongExport
+from gateway.support.names import why_no_address
 from gateway.support.outbound import NotPublic
 
 MAX_DETAIL_CHARACTERS = 500
 
 _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((PermissionDeniedError, UnauthenticatedError), "the destination refused the access key"),
-    ((socket.gaierror, UnicodeError), "the host name of the endpoint has no address"),
     ((BaseError,), "the destination could not be reached, or did not answer as S3 does"),
     ((FileNotFoundError,), "the destination has no bucket of this name"),
     ((TimeoutError, ConnectionError), "the delivery took too long, or a connection was lost"),
@@ -31,6 +31,8 @@ def in_words(error: Exception) -> str:
         return f"{error}; the setting LORIKEET_PRIVATE_WEBHOOKS allows destinations at private addresses"
     if isinstance(error, (ExportFailed, WrongExport)):
         return str(error)  # our own words
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return f"the host name of the endpoint {why_no_address(error)}"
     for kinds, words in _IN_WORDS:
         if isinstance(error, kinds):
             return words

@@ -29,6 +29,13 @@ def system_addresses(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]).partition("%")[0] for entry in found]
 
 
+def why_no_address(error: OSError | UnicodeError) -> str:
+    """Return the words for a look-up's error, as the end of a sentence that begins with the host name."""
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+        return "could not be looked up just now, try again later"
+    return "has no address"
+
+
 class Names:
     """The look-ups under way for one purpose, such as webhooks: those for another one do not wait for them."""
 

@@ -17,6 +17,7 @@ import msgspec
 from gateway.backends.foreign.connection import UNREAD_FOR_S, Connection, ServerChanged, ServerGone
 from gateway.backends.foreign.reply import BadReply, check_objects
 from gateway.domain.pools.addresses import socket_of
+from gateway.support.names import why_no_address
 
 MAX_IDLE = 64
 """Connections that stay open for later requests."""
@@ -283,7 +284,7 @@ class Server:
 def _why_none(error: OSError | UnicodeError) -> str:
     """Return the reason why a connection could not be opened, in words for operators."""
     if isinstance(error, socket.gaierror | UnicodeError):
-        return "the name of its host has no address"
+        return f"the name of its host {why_no_address(error)}"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at its address (connection refused)"
     if isinstance(error, ssl.SSLCertVerificationError):

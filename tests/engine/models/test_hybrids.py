@@ -232,6 +232,9 @@ def test_the_text_model_of_one_for_text_and_images_is_computed_alone(tmp_path: P
         (tmp_path / "model" / "config.json").write_text(json.dumps(raw | {"text_config": text}))
         with pytest.raises(UnsupportedModel, match="text_config must be of the model_type qwen3_5_text"):
             load_model_config(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(raw | {"is_causal": False}))
+    with pytest.raises(UnsupportedModel, match="is_causal: attention in both directions is not supported"):
+        load_model_config(tmp_path / "model")
 
 
 def test_matrices_of_a_model_with_states_stay_as_they_are(tmp_path: Path) -> None:

@@ -101,6 +101,9 @@ async def test_a_connection_that_cannot_be_opened_is_explained(server: FakeServe
     async def nowhere(url: str) -> str:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
+    async def nobody_answers(url: str) -> str:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 No\r\n\r\n")
         writer.close()
@@ -113,6 +116,8 @@ async def test_a_connection_that_cannot_be_opened_is_explained(server: FakeServe
         return str(caught.value)
 
     assert await why("http://nobody.invalid", nowhere) == "no connection: the name of its host has no address"
+    words = "no connection: the name of its host could not be looked up just now, try again later"
+    assert await why("http://nobody.invalid", nobody_answers) == words
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as plain:
         url = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
         assert await why(url) == "no connection: no TLS, which the URL's https:// asks for"
