@@ -92,7 +92,7 @@ def of_database(folder: Path, rng: random.Random) -> Outcome:
             answered = traffic.num_answered - before
             died = not postgres.is_alive()
             if died:
-                wait_until(lambda: _starts(postgres.again), "the database does not start again", pause_s=0.5)
+                wait_until(lambda: _starts(postgres.start_again), "the database does not start again", pause_s=0.5)
             return f"{answered} answers while full; the server {'ended and was started again' if died else 'stayed'}"
 
         with running_ground(_passable(folder / "data"), postgres=postgres) as ground:

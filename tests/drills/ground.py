@@ -16,7 +16,7 @@ import httpx
 
 from gateway.db.migrate import migrate
 from tests.drills.traffic import Traffic
-from tests.faults.pools.load import billed, differences
+from tests.faults.pools.load import check_billed, differences
 from tests.faults.pools.world import (
     BASES,
     NUM_ADAPTERS,
@@ -97,7 +97,7 @@ class Ground:
 
         Raises AssertionError: when they differ.
         """
-        asyncio.run(billed(self.world))
+        asyncio.run(check_billed(self.world))
         wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}")
 
     def differences(self) -> list[str]:

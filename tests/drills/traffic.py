@@ -98,7 +98,7 @@ class Traffic:
             await asyncio.gather(*running)
 
     async def _send_request(self, http: httpx.AsyncClient) -> None:
-        asked, gateway = self._world.some(self._rng), self._rng.choice(self._world.gateways)
+        asked, gateway = self._world.random_request(self._rng), self._rng.choice(self._world.gateways)
         started_s = time.monotonic()
         try:
             outcome = await self._world.ask(http, asked, gateway)

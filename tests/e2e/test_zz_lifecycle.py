@@ -14,7 +14,7 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 
-def prepared(installation: Installation) -> dict[str, int]:
+def first_start_times_ns(installation: Installation) -> dict[str, int]:
     """Return the times, in ns, when files of a first start were written: model, adapters, the database's cluster."""
     folder = installation.data_dir
     made = [path for name in ("models", "adapters") for path in (folder / name).resolve().rglob("*")]
@@ -85,7 +85,7 @@ def test_a_second_start_on_the_same_folder_says_so(installation: Installation) -
 
 def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: Installation) -> None:
     keys = installation.keys
-    assert len(prepared(installation)) > 3, "a model, adapters and a database"
+    assert len(first_start_times_ns(installation)) > 3, "a model, adapters and a database"
     with lines_of_a_stream(installation, max_tokens=60) as response:
         lines = response.iter_lines()
         next(lines)
@@ -95,9 +95,9 @@ def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: I
     assert rest[-1] == "data: [DONE]"
     assert installation.process.wait(PATIENCE_S) == 0
     assert installation.processes() == []
-    before = prepared(installation)
+    before = first_start_times_ns(installation)
     installation.start()
-    assert prepared(installation) == before, "a second start prepares nothing again"
+    assert first_start_times_ns(installation) == before, "a second start prepares nothing again"
     assert installation.keys == keys
     with lines_of_a_stream(installation, max_tokens=2) as response:
         assert response.status_code == 200

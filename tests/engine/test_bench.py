@@ -232,7 +232,7 @@ def test_auc_counts_the_pairs_in_order(smaller: list[float], larger: list[float]
     assert auc(smaller, larger) == expected
 
 
-def test_popularity_is_what_it_is_called() -> None:
+def test_adapters_are_picked_as_the_name_of_their_popularity_says() -> None:
     digests = [f"{n}" for n in range(4)]
     picks: dict[Any, list[str]] = {
         popularity: [next(picked) for picked in [Workload(200).pick(digests, popularity)] for _ in range(4000)]

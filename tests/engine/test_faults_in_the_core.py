@@ -45,7 +45,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, whe
 
 
 @pytest.mark.parametrize("where", ["launch", "results"])
-def test_who_ended_in_the_step_before_one_that_fails_has_its_answer(where: str) -> None:
+def test_a_request_that_ended_in_the_step_before_one_that_fails_has_its_answer(where: str) -> None:
     """The request's third token, of the fourth step, stops it; the failing fifth step is launched before that is
     known."""
     stop = expected_choice(request(), seed=5).shown[2]

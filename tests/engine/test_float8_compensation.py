@@ -28,7 +28,10 @@ def correlated_inputs(num_inputs: int) -> torch.Tensor:
 
 
 def lost(rows: Float8Rows, weight: torch.Tensor, met: torch.Tensor, plain: torch.Tensor | None = None) -> float:
-    """Return how far products are from those of the plain weight, as a share of these."""
+    """Return the error of products with a rounded weight, relative to the products with the weight itself.
+
+    rows: the rounded weight. met: the inputs of the rounded weight. plain: the inputs of the weight; None: the same.
+    """
     expected = (met if plain is None else plain) @ weight.T
     return float((met @ rows.float().T - expected).norm() / expected.norm())
 

@@ -17,7 +17,7 @@ def line(name: str = "line", **changes: object) -> GenerateRequest:
     return request(name, batch=BatchTerms(), **changes)
 
 
-def test_who_arrives_is_computed_before_the_step_goes_on() -> None:
+def test_a_request_that_arrives_is_computed_before_the_step_goes_on() -> None:
     journal: list[str] = []
     asked = request("asked", max_tokens=1)
     events, plans = run_core(line(max_tokens=3), ahead=False, by_part={NUM_PARTS + 2: [asked]}, journal=journal)
@@ -28,7 +28,7 @@ def test_who_arrives_is_computed_before_the_step_goes_on() -> None:
     assert text(events, "line") == expected_choice(line(max_tokens=3), seed=5).shown
 
 
-def test_beside_others_it_goes_on_for_its_share_of_their_time() -> None:
+def test_beside_other_requests_the_step_goes_on_for_its_share_of_their_time() -> None:
     journal: list[str] = []
     asked = request("asked", max_tokens=30)
     events, _ = run_core(line(max_tokens=2), ahead=False, by_part={2: [asked]}, journal=journal)
@@ -79,7 +79,7 @@ def test_a_fault_in_any_part_ends_the_requests_of_that_step_alone(part: int) -> 
     assert text(events, "asked") == expected_choice(asked, seed=5).shown
 
 
-def test_more_batch_work_does_not_interrupt_it() -> None:
+def test_more_batch_work_does_not_interrupt_the_step() -> None:
     journal: list[str] = []
     events, _ = run_core(line(max_tokens=1), ahead=False, by_part={2: [line("more", max_tokens=1)]}, journal=journal)
     assert journal[: len(WITHOUT_PAUSE)] == WITHOUT_PAUSE

@@ -53,7 +53,7 @@ def test_the_text_is_the_same_whatever_is_predicted(run) -> None:
     assert accepted["wrong"] < tried["wrong"]
 
 
-def test_without_speculation_it_is_of_no_effect(run) -> None:
+def test_without_speculation_a_prediction_has_no_effect(run) -> None:
     text = run([request_with("plain", [])], 0)["plain"].token_ids
     answer = run([request_with("r", text)], 0)["r"]
     assert answer.token_ids == text

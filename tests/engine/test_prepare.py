@@ -46,7 +46,7 @@ def fill(folder: Path, files: dict[str, str] = FILES) -> None:
         (folder / name).write_text(text)
 
 
-def test_is_made_once_and_again_only_when_the_source_changes(tmp_path: Path) -> None:
+def test_a_folder_is_made_once_and_again_only_when_the_source_changes(tmp_path: Path) -> None:
     built: list[Path] = []
 
     def build(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_is_made_once_and_again_only_when_the_source_changes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("factor", "is_told"), [(8.0, True), (1.0, False)])
-def test_a_folder_that_was_converted_without_a_scaling_stays_and_is_told(
+def test_a_folder_that_was_converted_without_a_scaling_stays_and_is_reported(
     factor: float, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "model.gguf", tmp_path / "base"
@@ -99,7 +99,7 @@ def test_a_folder_that_was_cut_off_is_never_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", FILES)
-def test_refuses_naming_what_is_missing(tmp_path: Path, missing: str) -> None:
+def test_a_source_that_lacks_a_file_is_refused_by_its_name(tmp_path: Path, missing: str) -> None:
     def build(folder: Path) -> None:
         fill(folder, {name: text for name, text in FILES.items() if name != missing})
 

@@ -76,7 +76,7 @@ def test_a_row_loses_least_where_its_inputs_are_large() -> None:
         assert (found[5] == 0).all()
 
 
-def test_the_command_makes_a_folder_once_and_tells_how_far_it_is(
+def test_the_command_makes_a_folder_once_and_prints_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = make_model_folder(tmp_path / "model")
@@ -163,7 +163,7 @@ def test_settings_of_parts_of_a_model_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
 
 
-def test_inputs_that_errors_cannot_be_made_good_by_are_told_by_the_matrix(
+def test_a_matrix_whose_inputs_cannot_make_errors_good_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = make_model_folder(tmp_path / "model")

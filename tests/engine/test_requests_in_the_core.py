@@ -211,7 +211,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     assert refused and all(error.code == "queue_full" and 1 <= (error.retry_after_s or 0) <= 30 for error in refused)
 
 
-def test_the_wait_for_an_adapter_is_told_apart() -> None:
+def test_the_wait_for_an_adapter_is_counted_apart() -> None:
     events, _ = run_core(request(adapter="x"), request("base"))
     usage = final(events).usage
     assert 0 < usage.adapter_wait_ms <= usage.queue_ms
@@ -220,7 +220,7 @@ def test_the_wait_for_an_adapter_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
-def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_but_for_whom_they_end(
+def test_commands_during_a_step_change_nothing_for_requests_that_they_do_not_end(
     ahead: bool,
 ) -> None:
     """A whole request and one choice are aborted, a new request takes their blocks, and an adapter in use is
@@ -264,7 +264,7 @@ def test_results_do_not_wait_for_a_launch_that_takes_long() -> None:
     assert text(events, "other") == expected_choice(asked[1], seed=5).shown
 
 
-def test_who_ends_by_length_computes_no_row_in_vain_and_leaves_its_place_at_once() -> None:
+def test_a_sequence_that_ends_by_length_computes_no_row_in_vain_and_leaves_its_place_at_once() -> None:
     asked = [request(f"r{i}", prompt_token_ids=[i], max_tokens=5 + i % 4) for i in range(12)]
     steps = {}
     for ahead in (False, True):
@@ -275,7 +275,7 @@ def test_who_ends_by_length_computes_no_row_in_vain_and_leaves_its_place_at_once
     assert steps[True] == steps[False]
 
 
-def test_nobody_goes_on_while_the_next_token_depends_on_one_that_is_not_known() -> None:
+def test_no_sequence_goes_on_while_its_next_token_depends_on_one_that_is_not_known() -> None:
     """A grammar and a penalty depend on a token; a sequence's last token is one that nothing depends on."""
     plain, grammar = request("plain", max_tokens=20), {"kind": "regex", "source": "x"}
     for options in ({"grammar": grammar}, {"presence_penalty": 0.5}):

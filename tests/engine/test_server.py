@@ -48,6 +48,8 @@ LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_s
 
 
 class Engine:
+    """The engine's server on a socket with the fake core behind it, and the gateways of a test."""
+
     def __init__(
         self, endpoint: str, tokens_per_s: float, unattended_s: float = 0.0, token_of: TokenOf = fake_token
     ) -> None:
@@ -400,7 +402,7 @@ def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engin
     assert [record.request_id for record in successor.receive(UnackedUsage).records] == ["b"]
 
 
-def test_what_a_gateway_did_elsewhere_reaches_the_stepping_thread(tmp_path: Path) -> None:
+def test_service_elsewhere_in_a_heartbeat_reaches_the_stepping_thread(tmp_path: Path) -> None:
     mailbox = Mailbox()
     endpoint = f"ipc://{tmp_path}/e.sock"
     server = EngineServer(endpoint, "model-digest", LIMITS, mailbox)

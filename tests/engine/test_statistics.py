@@ -43,7 +43,7 @@ def test_grammars_are_counted_by_how_they_end_with_the_time_they_took() -> None:
     assert last.grammar_wait_seconds_total > 0
 
 
-def test_no_number_stays_empty() -> None:
+def test_no_figure_stays_zero() -> None:
     """The run has little memory, two slots for three adapters, drafts, a grammar of each kind, and a prompt that comes
     twice."""
     commands = [

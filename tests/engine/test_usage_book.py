@@ -19,7 +19,7 @@ def names(records: list[UsageRecord]) -> list[str]:
     return [each.request_id for each in records]
 
 
-def test_it_is_bounded_by_count_and_age_and_counts_what_it_dropped() -> None:
+def test_the_book_is_bounded_by_count_and_age_and_counts_what_it_dropped() -> None:
     book = UsageBook(max_records=3, max_age_s=10)
     for number in range(5):
         keep_records(book, f"r{number}", now_s=number)

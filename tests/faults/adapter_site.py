@@ -244,7 +244,7 @@ class AdapterSite:
             await conn.close()
 
 
-async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
+async def kill_amid_changes(site: AdapterSite, seed: int, span_s: float) -> None:
     """Kill the gateway amid an upload, a promotion and a removal, at a moment drawn from the seed; start it again.
 
     span_s: the seconds within which the moment is drawn.

@@ -51,7 +51,7 @@ class Postgres:
     def is_alive(self) -> bool:
         return self._server.alive()
 
-    def again(self) -> None:
+    def start_again(self) -> None:
         """Start the server again after it ended by itself.
 
         Raises EmbeddedPostgresError: when the server can't start.

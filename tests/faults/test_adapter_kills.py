@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.adapter_site import AdapterSite, UnfinishedTasks, interrupted
+from tests.faults.adapter_site import AdapterSite, UnfinishedTasks, kill_amid_changes
 
 NUM_KILLS, NUM_KILLS_FULL = 4, 200
 MAX_AT_WORK = 10
@@ -32,7 +32,7 @@ async def test_a_killed_gateway_leaves_no_half_adapter(dsn: str, tmp_path: Path,
         left = UnfinishedTasks()
         for seed in range(first_seed, first_seed + num_kills):
             try:
-                await interrupted(site, seed, span_s)
+                await kill_amid_changes(site, seed, span_s)
                 if len(await site.imports_at_work()) > MAX_AT_WORK:
                     left += await site.settle()
             except BaseException as error:

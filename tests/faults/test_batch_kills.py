@@ -4,7 +4,7 @@ price.
 
 Three gateways in processes of their own, a database server of their own and the fake engine. A seed is a round with a
 tenant of its own, some of whose batches run at any time until all kills are done. `make long-batches` runs 20 rounds of
-50 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS` runs fewer.
+50 kills; `FIRST_SEED=k` begins with round k, `NUM_ROUNDS=n` runs n rounds.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ MAX_PAUSE_S = 1.5
 
 
 class Site(msgspec.Struct, frozen=True):
+    """The processes that a test kills: a database server, three gateways and the fake engine."""
+
     postgres: Postgres
     gateways: list[Gateway]
     engine: Engine

@@ -3,7 +3,7 @@ is gone.
 
 Half of the requests go to an experiment whose shadow arm gets copies of the requests, for which the same holds.
 
-A point is a fault at a random moment of a streaming load. `FIRST_SEED=k` with `--full` goes on from a seed.
+A point is a fault at a random moment of a streaming load. `FIRST_SEED=k` with `--full` begins with seed k.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Faults:
         ]
         self._with_freeze = with_freeze
 
-    def one(self) -> None:
+    def cause_one(self) -> None:
         if self._with_freeze:
             self._with_freeze = False
             with self._site.postgres.frozen():
@@ -153,7 +153,7 @@ def run_seed(folder: Path, seed: int, *, full: bool) -> int:
             try:
                 for _ in range(POINTS_PER_SEED):
                     time.sleep(rng.uniform(0.02, 0.25))
-                    faults.one()
+                    faults.cause_one()
             finally:
                 stop.set()
                 running.result()
@@ -173,7 +173,7 @@ def run_seed(folder: Path, seed: int, *, full: bool) -> int:
     return num_cut
 
 
-def test_conservation_at_random_points(open_folder: Path, tmp_path: Path, full: bool) -> None:
+def test_usage_is_conserved_at_faults_at_random_points(open_folder: Path, tmp_path: Path, full: bool) -> None:
     first = int(os.environ.get("FIRST_SEED", "0")) if full else 0
     seeds = range(first, FULL_POINTS // POINTS_PER_SEED) if full else [first]
     num_cut = sum(run_seed(open_folder / f"{tmp_path.name}-{seed}", seed, full=full) for seed in seeds)

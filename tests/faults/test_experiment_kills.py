@@ -3,7 +3,7 @@ units and costs of each arm are those of the ledger, in every integer.
 
 Two gateways in processes of their own and the fake engine, whose text tells which adapter gave it, are killed and
 started anew while versions are promoted. A seed is a round with tenants of its own. `make long-experiments` runs 100
-rounds of 1,000 requests and 10 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS` runs fewer.
+rounds of 1,000 requests and 10 kills; `FIRST_SEED=k` begins with round k, `NUM_ROUNDS=n` runs n rounds.
 """
 
 from __future__ import annotations

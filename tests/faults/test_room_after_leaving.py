@@ -102,7 +102,7 @@ async def one_round(place: Place, rng: random.Random) -> tuple[float, bool]:
     return time.monotonic() - left_s, was_in_use
 
 
-async def test_what_left_clients_had_is_free_within_a_second(place: Place, full: bool) -> None:
+async def test_places_and_blocks_of_clients_that_left_are_free_within_a_second(place: Place, full: bool) -> None:
     rng = random.Random(6)
     num_rounds, was_in_use = FULL_ROUNDS if full else ROUNDS, list[bool]()
 

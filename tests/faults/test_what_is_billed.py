@@ -162,7 +162,7 @@ def test_a_killed_gateways_requests_cost_what_their_engine_tells_the_next_one(si
     assert [row.completion_tokens for row in rows] == [site.produced()[row.request_id] for row in rows]
 
 
-def test_with_the_engine_gone_too_they_cost_what_the_journal_says(site: Site) -> None:
+def test_requests_whose_gateway_and_engine_are_gone_cost_what_the_journal_says(site: Site) -> None:
     def both(_: object) -> None:
         site.gateways[0].kill()
         site.engine.kill()

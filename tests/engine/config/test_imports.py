@@ -9,7 +9,7 @@ import pytest
 from engine.config.imports import no_collections
 
 
-def test_what_is_made_meanwhile_is_never_walked_through() -> None:
+def test_what_is_made_during_imports_is_never_looked_at_by_the_collector() -> None:
     try:
         with no_collections():
             assert not gc.isenabled()

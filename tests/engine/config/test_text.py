@@ -123,7 +123,7 @@ def test_a_wrong_flag_is_named(arguments: list[str], says: str, capsys: pytest.C
         ({"endpoint": None}, "Expected `str`, got `null` - at `$.endpoint`"),
     ],
 )
-def test_a_wrong_field_of_the_whole_is_named(
+def test_a_wrong_field_of_a_struct_in_one_argument_is_named(
     change: dict[str, object], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = msgspec.to_builtins(parse_arguments(REQUIRED)) | change
@@ -132,7 +132,7 @@ def test_a_wrong_field_of_the_whole_is_named(
     assert says in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_what_must_be_given_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_flag_without_a_default_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(["--model-dir", "/model"])
     assert "required: --endpoint, --adapter-store" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_a_later_start_reads_what_the_first_one_made(
     assert not caplog.records
 
 
-def test_one_format_is_kept_and_what_was_interrupted_goes(folder: Path) -> None:
+def test_one_format_is_kept_and_interrupted_files_are_removed(folder: Path) -> None:
     load(folder, "int8")
     dead = folder / f".lorikeet-int8{SUFFIX}.1"  # a process of this number is alive
     alive = folder / f".lorikeet-int8{SUFFIX}.2"

@@ -123,7 +123,7 @@ def prompts(sequences: Sequence[Text]) -> list[Chunk]:
     return [Chunk.of(text, 0, len(text.token_ids) - 1) for text in sequences]
 
 
-def lasts(sequences: Sequence[Text]) -> list[Chunk]:
+def last_tokens(sequences: Sequence[Text]) -> list[Chunk]:
     return [Chunk.of(text, len(text.token_ids) - 1, 1) for text in sequences]
 
 
@@ -148,7 +148,11 @@ def test_every_family_is_computed_as_by_pytorch(family: str, quantized: Format, 
     ours, theirs = model.native(), model.torch()
     switch = model.config.length_switch
     sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0), switch=switch)
-    for decodes, prefills in [([], prompts(sequences)), (lasts(sequences), []), (lasts(sequences[2:4]), [])]:
+    for decodes, prefills in [
+        ([], prompts(sequences)),
+        (last_tokens(sequences), []),
+        (last_tokens(sequences[2:4]), []),
+    ]:
         assert relative_error(step(ours, decodes, prefills), step(theirs, decodes, prefills)) < 1e-3
 
 
@@ -170,11 +174,11 @@ def test_layers_that_share_a_cache_give_the_bits_of_layers_with_caches_of_their_
     steps = [
         (step(alone, [], prompts(sequences[1:])), step(shared, [], prompts(divided[1:]))),
         (
-            step(alone, lasts(sequences[1:]), prompts(sequences[:1])),
-            step(shared, lasts(divided[1:]), prompts(divided[:1])),
+            step(alone, last_tokens(sequences[1:]), prompts(sequences[:1])),
+            step(shared, last_tokens(divided[1:]), prompts(divided[:1])),
         ),
-        (step(alone, lasts(sequences[:1])), step(shared, lasts(divided[:1]))),
-        (step(alone, lasts(sequences)), step(shared, lasts(divided))),
+        (step(alone, last_tokens(sequences[:1])), step(shared, last_tokens(divided[:1]))),
+        (step(alone, last_tokens(sequences)), step(shared, last_tokens(divided))),
     ]
     for ours, theirs in steps:
         assert torch.equal(ours, theirs)
@@ -188,7 +192,7 @@ def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
         torch.manual_seed(1)
         path = Model(family, tmp_path, dtype).native()
         step(path, [], prompts(sequences))
-        found.append(step(path, lasts(sequences)))
+        found.append(step(path, last_tokens(sequences)))
     assert 0 < relative_error(found[1], found[0]) < 0.07
 
 
@@ -203,14 +207,14 @@ def test_a_sequence_has_the_same_bits_whatever_is_beside_it(
     sequences = texts((70, 0), (34, None), (21, 2), (100, 1), (40, 0))
     with threads(1):
         together = model.native()
-        expected = step(together, [], prompts(sequences)), step(together, lasts(sequences))
+        expected = step(together, [], prompts(sequences)), step(together, last_tokens(sequences))
     starts = [sum(chunk.num_tokens for chunk in prompts(sequences[:i])) for i in range(len(sequences) + 1)]
     for name in library.paths:
         for number in (1, 3):
             with threads(number):
                 path = model.native(name)
                 assert torch.equal(step(path, [], prompts(sequences)), expected[0])
-                assert torch.equal(step(path, lasts(sequences)), expected[1])
+                assert torch.equal(step(path, last_tokens(sequences)), expected[1])
     pieces = [[1, 5, 16, 47], [33], [7, 13], [64, 35], [39]]
     alone = model.native()
     with threads(2):
@@ -221,19 +225,19 @@ def test_a_sequence_has_the_same_bits_whatever_is_beside_it(
                 rows.append(step(alone, [chunk], []) if count == 1 else step(alone, [], [chunk]))
                 first += count
             assert torch.equal(torch.cat(rows), expected[0][starts[number] : starts[number + 1]])
-            assert torch.equal(step(alone, lasts([text])), expected[1][number : number + 1])
+            assert torch.equal(step(alone, last_tokens([text])), expected[1][number : number + 1])
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(family: str, tmp_path: Path) -> None:
-    """Each pause lasts for a step of other sequences, which is not changed by it either."""
+    """Each pause lasts for a step of other sequences, which the pause does not change either."""
     model = Model(family, tmp_path)
     paused, others = texts((34, 0), (71, None)), texts((40, 1), (17, 2))
     alone, path = model.native(), model.native()
     for text in others:  # blocks of their own
         text.block_tables = [[block + 1 for block in text.block_tables[0][:3]]]
-    expected = [step(alone, [], prompts(paused)), step(alone, lasts(paused))]
-    among = [step(alone, [], prompts(others)), step(alone, lasts(others))]
+    expected = [step(alone, [], prompts(paused)), step(alone, last_tokens(paused))]
+    among = [step(alone, [], prompts(others)), step(alone, last_tokens(others))]
     for text in others:
         text.block_tables = [[NUM_BLOCKS - 1 - block for block in text.block_tables[0]]]
     blocks = [block for text in (*paused, *others) for block in text.block_tables[0]]
@@ -241,7 +245,7 @@ def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(f
     pause = PauseFlag()
     pause.ask()
     step(path, [], prompts(others))
-    for number, chunks in enumerate((prompts(paused), lasts(paused))):
+    for number, chunks in enumerate((prompts(paused), last_tokens(paused))):
         with torch.inference_mode():
             plan = Plan([], chunks)
             forward = path.begin(plan, range(plan.num_tokens))
@@ -252,9 +256,9 @@ def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(f
                 if num_pauses % 3 == 0:
                     assert torch.equal(step(path, [], prompts(others)), among[0])
                 elif num_pauses % 3 == 1:
-                    assert torch.equal(step(path, lasts(others)), among[1])
+                    assert torch.equal(step(path, last_tokens(others)), among[1])
                 else:
-                    assert torch.equal(step(path, lasts(others[:1])), among[1][:1])
+                    assert torch.equal(step(path, last_tokens(others[:1])), among[1][:1])
             assert num_pauses == 10 * model.config.num_layers - 1
             assert torch.equal(path.logits(forward.hidden), expected[number])
 
@@ -297,24 +301,24 @@ def test_an_adapter_may_go_while_others_stay(tmp_path: Path) -> None:
     model = Model("llama", tmp_path)
     path, sequences = model.native(), texts((20, 0), (33, 1), (18, 2))
     step(path, [], prompts(sequences))
-    expected = step(path, lasts(sequences))
-    assert torch.equal(step(path, lasts(sequences[1:])), expected[1:])
+    expected = step(path, last_tokens(sequences))
+    assert torch.equal(step(path, last_tokens(sequences[1:])), expected[1:])
     model.adapters[0] = random_adapter(model.config, {(0, "o_proj"): 3}, torch.float32)
-    assert torch.equal(step(path, lasts(sequences[1:])), expected[1:])
-    changed = step(path, lasts(sequences))
+    assert torch.equal(step(path, last_tokens(sequences[1:])), expected[1:])
+    changed = step(path, last_tokens(sequences))
     assert torch.equal(changed[1:], expected[1:])
     assert not torch.equal(changed[0], expected[0])
 
 
-def test_a_row_that_is_no_number_stays_among_itself(tmp_path: Path) -> None:
+def test_a_row_that_is_not_finite_changes_no_other_row(tmp_path: Path) -> None:
     model = Model("llama", tmp_path)
     path, sequences = model.native(), texts((20, None), (33, 1), (18, None))
     step(path, [], prompts(sequences))
-    expected = step(path, lasts(sequences))
+    expected = step(path, last_tokens(sequences))
     model.adapters[1].weights.fill_(1e30)
     path = model.native()
     step(path, [], prompts(sequences))
-    found = step(path, lasts(sequences))
+    found = step(path, last_tokens(sequences))
     assert found[1].isnan().all()
     assert torch.equal(found[[0, 2]], expected[[0, 2]])
     # The next owner of its blocks sees nothing of it.
@@ -322,7 +326,7 @@ def test_a_row_that_is_no_number_stays_among_itself(tmp_path: Path) -> None:
     clean = model.native()
     step(clean, [], prompts(owner))
     step(path, [], prompts(owner))
-    assert torch.equal(step(path, lasts(owner)), step(clean, lasts(owner)))
+    assert torch.equal(step(path, last_tokens(owner)), step(clean, last_tokens(owner)))
 
 
 def test_a_step_without_memory_leaves_the_next_ones_as_they_are(tmp_path: Path) -> None:
@@ -331,12 +335,12 @@ def test_a_step_without_memory_leaves_the_next_ones_as_they_are(tmp_path: Path) 
     model = Model("llama", tmp_path)
     path, sequences = model.native(), texts((20, 0), (33, None))
     step(path, [], prompts(sequences))
-    expected = step(path, lasts(sequences))
+    expected = step(path, last_tokens(sequences))
     rows = np.broadcast_to(np.zeros(1, dtype=np.int64), 1 << 44)
     chunk = np.array([[0, len(rows), 0, 0, 0, 1, 0]])
     with pytest.raises(MemoryError, match=str(len(rows))):
         path._decoder.forward(rows, chunk, np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int64), torch.empty(0))
-    assert torch.equal(step(path, lasts(sequences)), expected)
+    assert torch.equal(step(path, last_tokens(sequences)), expected)
 
 
 def test_a_model_that_the_kernels_do_not_compute_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def short_demo(folder: Path, num_layers: int) -> Path:
 
 @needs_library
 def test_the_demo_in_int8_is_near_float32() -> None:
-    """The figures are those of the model's first start, wherever that was; without any, it is this one."""
+    """The figures were measured at the first start of the model on any machine, or are measured now."""
     config = engine_config(demo_model_dir(), Path("no-store"), quantization="auto", num_threads=0)
     assert settle_format(config, CPU, FLOAT32) == "int8"
     quality = stored_quality(demo_model_dir(), "int8")
@@ -73,7 +73,7 @@ def test_a_model_is_measured_by_its_first_start_alone(tmp_path: Path) -> None:
 
 @needs_library
 def test_the_demo_in_int4_is_within_its_bound_and_kept_beside_int8(tmp_path: Path, full: bool) -> None:
-    """The first layers are within it, and at full size all of them."""
+    """The first layers are within the bound, and at full size all layers."""
     folder = tmp_path / "model"
     folder = Path(shutil.copytree(demo_model_dir(), folder)) if full else short_demo(folder, NUM_LAYERS)
     library = installed()

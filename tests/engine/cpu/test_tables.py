@@ -90,7 +90,7 @@ def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("seed", range(4))
-def test_any_changing_set_of_adapters(seed: int, dtype: torch.dtype) -> None:
+def test_each_row_gets_its_adapters_delta_while_adapters_come_and_go(seed: int, dtype: torch.dtype) -> None:
     rnd = random.Random(seed)
     tables = AdapterTables(max_adapters=8, dtype=dtype, max_bytes=1 << 20)
     for _ in range(25):
@@ -146,7 +146,7 @@ def test_a_row_that_is_being_touched_is_no_hole() -> None:
     assert table.row(ADAPTERS[0]) == 1
 
 
-def test_a_fault_leaves_no_step_that_other_adapters_rows_have_overwritten() -> None:
+def test_a_step_that_fails_leaves_tables_that_the_next_step_can_use() -> None:
     tables = AdapterTables(max_adapters=1, dtype=torch.float32, max_bytes=1 << 20)
     assert_right(tables, [ADAPTERS[0]])
     with pytest.raises(IndexError, match="full"):

@@ -43,6 +43,8 @@ class RecordedEvent:
 
 
 class RecordingStream:
+    """A stream that appends its records of events and waits for events to a journal."""
+
     def __init__(self, name: str, journal: list[Entry], events: list[RecordedEvent], waited: list[int]) -> None:
         self.name = name
         self._journal = journal

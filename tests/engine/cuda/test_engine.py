@@ -140,7 +140,7 @@ def test_steps_launched_ahead_say_what_a_wait_for_every_token_says(tenants: Tena
     assert any(followed) and any(waits) and not any(map(operator.and_, followed, waits))
 
 
-def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants: Tenants) -> None:
+def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_the_slot(tenants: Tenants) -> None:
     config = small(tenants, max_adapters=1)
     names = ["attention-r4", "mlp-r7", "attention-r4"]
     requests = [greedy(f"{i} {name}", [i + 1], 3, adapter=tenants.digests[name]) for i, name in enumerate(names)]

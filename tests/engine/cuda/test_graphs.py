@@ -100,7 +100,7 @@ def test_prompts_beside_decodes_get_the_smallest_graph_that_serves_them(
         assert captured.extent.num_prompt_rows == min(rows for rows in buckets[0] if rows >= prompts)
 
 
-def test_beyond_all_graphs_there_is_none() -> None:
+def test_a_step_larger_than_every_graph_has_no_graph() -> None:
     found, _ = graphs(limits_of(4, 131072))
     assert found.find(Extent(0, 4, 0, 131072, 0, True), 4) is not None
     assert found.find(Extent(0, 5, 0, 10, 0), 5) is None

@@ -17,13 +17,13 @@ GIB = 1 << 30
 H100 = MemoryCounts(used=16 * GIB, total=80 * GIB)
 
 
-def test_everything_but_the_fraction_is_given_out() -> None:
+def test_all_memory_within_the_fraction_is_divided() -> None:
     division = divide_memory(H100, 2 * GIB, 0.9, None, None)
     assert division.kv_cache + division.adapters == 72 * GIB - 18 * GIB
     assert division.adapters == pytest.approx(5.4 * GIB, abs=1)
 
 
-def test_what_is_configured_is_taken_as_it_is() -> None:
+def test_sizes_that_are_configured_are_taken_as_they_are() -> None:
     assert divide_memory(H100, 0, 0.9, 10 * GIB, 3 * GIB) == Division(10 * GIB, 3 * GIB)
     assert divide_memory(H100, 0, 0.9, None, 3 * GIB) == Division(53 * GIB, 3 * GIB)
     assert divide_memory(H100, 0, 0.5, 10 * GIB, None).kv_cache == 10 * GIB
@@ -38,7 +38,7 @@ def test_what_is_configured_is_taken_as_it_is() -> None:
         (0, 0.9, None, 57 * GIB, ("LORIKEET_ADAPTER_DEVICE_BYTES",)),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_memory_that_does_not_fit_is_named_by_its_variables(
     peak: int, fraction: float, kv_cache: int | None, adapters: int | None, names: tuple[str, ...]
 ) -> None:
     with pytest.raises(SetupError) as refused:

@@ -87,7 +87,7 @@ def test_a_pending_token_is_named_by_its_place_among_the_chosen() -> None:
     assert fields.context_lens.tolist() == [3, 1, 4, 0]
 
 
-def test_nothing_but_padding_sees_and_writes_nothing() -> None:
+def test_a_step_of_padding_alone_reads_and_writes_nothing() -> None:
     shape = StepShape(num_rows=5, num_sequences=4, num_blocks=3, num_chunks=4, num_tiles=2, num_outputs=2)
     fields = StepBuffers(InOrderAccelerator(), 4096).stage(shape).host
     for field in fields:
@@ -99,7 +99,9 @@ def test_nothing_but_padding_sees_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("num_tables", [1, 3])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int, num_tables: int) -> None:
+def test_integers_filled_on_from_the_last_step_equal_those_filled_from_the_plan_alone(
+    seed: int, num_tables: int
+) -> None:
     """Two graphs of one buffer, while sequences go on, grow, come, leave, change places, draft and are preempted."""
     rnd = random.Random(seed)
     shapes = [StepShape(rows, rows, 12, 0, 0, rows, num_tables) for rows in (4, 8)]

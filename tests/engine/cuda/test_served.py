@@ -229,7 +229,7 @@ def test_usage_is_kept_until_it_is_acknowledged_and_adds_up(seen: Outcome) -> No
     assert seen.kept.ended_completion_tokens_total == num_completed
 
 
-def test_what_runs_when_it_is_told_to_end_ends_first_and_nothing_is_an_error(seen: Outcome) -> None:
+def test_an_engine_told_to_end_completes_its_requests_first_and_exits_well(seen: Outcome) -> None:
     assert seen.drained.final.finish_reason == "length"
     assert len(seen.drained.token_ids) == seen.drained.final.usage.completion_tokens == CONTEXT - 16
     assert seen.exit_code == 0

@@ -55,7 +55,7 @@ def test_the_choice_is_the_engines_own(config: EngineConfig) -> None:
     assert choice.native_paths == (library.paths if library is not None else ())
 
 
-def test_files_that_hold_matrices_in_few_bits_are_told(config: EngineConfig) -> None:
+def test_files_that_hold_matrices_in_few_bits_are_reported(config: EngineConfig) -> None:
     folder = Path(config.model_dir)
     save_packed("fp8-blocks", folder)
     choice = choose(config, QUIET, ())
@@ -126,7 +126,7 @@ def test_a_source_that_is_not_prepared_yet_counts_as_it_will_be(family: str, kee
         choose(config, QUIET, (), str(source.parent))
 
 
-def test_int4_is_told_with_what_was_measured(config: EngineConfig) -> None:
+def test_int4_is_reported_with_what_was_measured(config: EngineConfig) -> None:
     library = installed()
     if library is None:
         return
@@ -148,7 +148,7 @@ def test_int8_is_advised_only_where_kernels_are_there(dtype: str, config: Engine
     assert ("long prompts slower" in _advice(choice)) == (dtype == "bfloat16" and len(choice.native_paths) > 1)
 
 
-def test_auto_is_told_with_what_is_known_of_the_model(config: EngineConfig) -> None:
+def test_auto_is_reported_with_what_is_known_of_the_model(config: EngineConfig) -> None:
     config = msgspec.structs.replace(config, dtype="float32", quantization="auto")
     library = installed()
     if library is None:
@@ -193,12 +193,12 @@ def test_emulated_bfloat16_is_advised_against(config: EngineConfig) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
-def test_what_would_not_start_is_an_error(config: EngineConfig) -> None:
+def test_a_configuration_that_would_not_start_is_an_error(config: EngineConfig) -> None:
     with pytest.raises(SetupError, match="LORIKEET_DEVICE"):
         choose(msgspec.structs.replace(config, device="cuda"), QUIET, ())
 
 
-def test_a_model_that_transformers_computes_is_told(config: EngineConfig, tmp_path: Path) -> None:
+def test_a_model_that_transformers_computes_is_reported(config: EngineConfig, tmp_path: Path) -> None:
     save_general("starcoder2", tmp_path)
     choice = choose(config, QUIET, ())
     assert choice.products == "torch" and "LORIKEET_QUANTIZATION" not in _advice(choice)

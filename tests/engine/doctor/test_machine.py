@@ -25,7 +25,7 @@ def _root(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def test_what_the_files_say_is_told(tmp_path: Path) -> None:
+def test_what_the_systems_files_say_is_reported(tmp_path: Path) -> None:
     machine = read_machine(_root(tmp_path, FILES), watch_s=0)
     assert (machine.processor, machine.features) == ("A Processor", ("avx2", "avx512_bf16"))
     assert (machine.memory_bytes, machine.available_bytes) == (16_000 * 1024, 9_000 * 1024)
@@ -39,7 +39,7 @@ def test_a_system_without_these_files_is_unknown_rather_than_an_error(tmp_path: 
     assert (machine.quota, machine.memory_limit_bytes) == (None, None)
 
 
-def test_no_bound_of_the_control_group_is_none(tmp_path: Path) -> None:
+def test_a_control_group_without_a_bound_is_reported_as_none(tmp_path: Path) -> None:
     files = FILES | {"sys/fs/cgroup/cpu.max": "max 100000\n", "sys/fs/cgroup/memory.max": "max\n"}
     machine = read_machine(_root(tmp_path, files), watch_s=0)
     assert (machine.quota, machine.memory_limit_bytes) == (None, None)

@@ -135,7 +135,9 @@ def test_as_many_choices_and_optional_properties_as_are_accepted_can_be_followed
         "lark",
     ],
 )
-def test_the_other_kinds_allow_their_texts_and_no_others(grammar: Grammar, whole: list[str], broken: list[str]) -> None:
+def test_grammars_other_than_schemas_allow_their_texts_and_no_others(
+    grammar: Grammar, whole: list[str], broken: list[str]
+) -> None:
     make = matchers(grammar)
     assert all(feed(make(), text) for text in whole)
     assert not any(feed(make(), text) for text in broken)

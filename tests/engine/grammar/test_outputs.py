@@ -73,7 +73,7 @@ def test_a_random_model_ends_and_what_it_wrote_validates(name: str) -> None:
     ],
     ids=lambda value: value.kind if isinstance(value, Grammar) else "",
 )
-def test_the_other_kinds_hold_a_random_model_too(grammar: Grammar, expression: str) -> None:
+def test_grammars_other_than_schemas_hold_a_random_model_too(grammar: Grammar, expression: str) -> None:
     make, model = matchers(grammar), RandomModel(seed=2)
     for _ in range(8):
         text = model.complete(make(), max_tokens=512)

@@ -66,18 +66,18 @@ def test_where_a_call_must_come_there_is_no_text() -> None:
     assert feed(make(), CALL) and feed(make(), f"{CALL}\n{OTHER}") and not feed(make(), f"So: {CALL}")
 
 
-def test_one_call_ends_it_where_only_one_may_come() -> None:
+def test_one_call_ends_the_text_where_only_one_may_come() -> None:
     make = matchers(grammar(must_call=True, max_calls=1))
     assert feed(make(), CALL) and not feed(make(), f"{CALL}\n{OTHER}")
 
 
-def test_text_of_a_schema_may_come_instead() -> None:
+def test_text_of_a_schema_may_come_in_place_of_a_call() -> None:
     make = matchers(grammar(text_schema=SCHEMAS["get_all"]))
     assert feed(make(), '{"n": 3}') and feed(make(), CALL)
     assert not feed(make(), "three") and not feed(make(), '{"n": "x"}') and not feed(make(), f'{{"n": 3}}{CALL}')
 
 
-def test_calls_without_a_trigger_are_all_there_is() -> None:
+def test_calls_without_a_trigger_are_the_whole_text() -> None:
     make = matchers(grammar(tools=tools(arguments="parameters"), trigger="", opening="", end="}", separator=""))
     call = '{"name": "get", "parameters": {"q": "ab"}}'
     for text in ("Hello.", call, '{"name": "get"}', f"Look: {call}"):

@@ -2,7 +2,7 @@
 
 None of them crashes the process that reads it, keeps it busy, or takes memory beyond what a tiny model needs. Every
 family takes part: the engine's own code, through transformers, encoders, experts, states, and quantized files. 10,000
-with --full; FIRST_SEED goes on from a seed.
+with --full. The environment variable FIRST_SEED is the seed to begin with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMED = (".json", ".safetensors", ".jinja", "checkpoint", "tensor", "layer", "we
 """The words of which a refusal must have one: the file, or the part of it, that is wrong."""
 
 
-def test_mutants(tmp_path: Path, full: bool) -> None:
+def test_a_hostile_folder_is_refused_in_words_or_served_as_transformers_does(tmp_path: Path, full: bool) -> None:
     first = int(os.environ.get("FIRST_SEED", "0"))
     last = NUM_MUTANTS_FULL if full else first + NUM_MUTANTS
     outcomes: Counter[str] = Counter()

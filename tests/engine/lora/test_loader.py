@@ -117,7 +117,7 @@ def test_what_overflows_the_engines_numbers_is_refused_by_its_place(files: Files
         files.loader(torch.float16).load(digest)
 
 
-def test_the_same_content_of_two_tenants_is_two_things(files: Files) -> None:
+def test_the_same_content_of_two_tenants_is_loaded_for_each(files: Files) -> None:
     digest = files.add(4)
     loader = files.loader()
     one, other, plain = (loader.load(key) for key in (content_key("a", digest), content_key("b", digest), digest))
@@ -157,7 +157,7 @@ def test_what_has_changed_in_the_store_is_not_loaded(files: Files, file: str) ->
 
 
 @pytest.mark.parametrize("key", ["", "..", "a" * 63, "a" * 64 + ".", "a" * 64 + ".b", "../" + "a" * 64])
-def test_what_is_no_key_is_missing(files: Files, key: str) -> None:
+def test_a_text_that_is_no_key_is_a_missing_adapter(files: Files, key: str) -> None:
     with pytest.raises(AdapterMissing):
         files.loader().load(key)
 

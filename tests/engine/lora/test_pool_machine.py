@@ -141,6 +141,8 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 class CopyingPoolMachine(PoolMachine):
+    """The same machine over a pool that copies adapters to a device."""
+
     copies_to_device = True
 
 

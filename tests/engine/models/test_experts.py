@@ -1,4 +1,4 @@
-"""Mixtures of experts by the engine's own code: as transformers and peft, and as the way through transformers."""
+"""Mixtures of experts by the engine's own code: equal to transformers and peft, and to the engine over transformers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str,
 
 
 @pytest.mark.parametrize("name", WITH_EXPERTS)
-def test_both_ways_agree(name: str, tmp_path: Path) -> None:
+def test_own_code_and_transformers_agree(name: str, tmp_path: Path) -> None:
     save_tiny(name, tmp_path / "model")
     requests = [greedy(f"r{length}", torch.randint(0, 199, (length,)).tolist(), 16) for length in LENGTHS]
     config = engine_config(tmp_path / "model", tmp_path / "store", max_batched_tokens=CHUNK, decoder="own")

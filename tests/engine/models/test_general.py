@@ -1,7 +1,7 @@
 """Models that transformers computes over our cache: what its own attention computes, in fp32 within 1e-4.
 
-Families without code of ours, and one that has both ways. With --full, every family of transformers that a tiny
-configuration can be made for is either proven or refused in words.
+The families have no code of ours, but for one, which our own code computes, too. With --full, every family of
+transformers that a tiny configuration can be made for is either proven or refused in words.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: Ada
 
 
 @pytest.mark.parametrize("family", ["qwen3", "smollm3-windows", "gemma3"])
-def test_both_ways_agree_on_a_family_that_has_both(family: str, tmp_path: Path) -> None:
+def test_own_code_and_transformers_agree_on_a_family_that_has_both(family: str, tmp_path: Path) -> None:
     save_tiny(family, tmp_path / "model")
     torch.manual_seed(2)
     requests = [greedy(f"r{length}", torch.randint(0, 199, (length,)).tolist(), 16) for length in LENGTHS]

@@ -121,7 +121,7 @@ def products(weights: ModelWeights, config: ModelConfig) -> list[tuple[Product, 
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
-def test_tensors_are_those_of_the_model_it_was_made_of(family: str, kind: str, tmp_path: Path) -> None:
+def test_tensors_are_those_of_the_model_that_the_file_was_made_of(family: str, kind: str, tmp_path: Path) -> None:
     folder = write_gguf(family, tmp_path, lambda name: kind)
     config = load_model_config(folder)
     ours, theirs = (load_weights(each, config, torch.float32, CPU) for each in (folder, tmp_path / "plain"))
@@ -392,7 +392,7 @@ def test_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
         read_gguf(file)
 
 
-def test_an_empty_file_is_none(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_as_no_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").touch()
     with pytest.raises(NotGguf, match=r"empty\.gguf"):
         read_gguf(tmp_path / "empty.gguf")

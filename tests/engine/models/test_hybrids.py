@@ -194,7 +194,7 @@ def test_an_adapter_on_a_layer_of_the_other_kind_is_refused(name: str, module: s
         ("granite-hybrid", {"shared_intermediate_size": 0}, "shared_intermediate_size"),
     ],
 )
-def test_what_states_would_be_computed_wrongly_by_is_refused_by_key(
+def test_options_that_would_make_wrong_states_are_refused_by_key(
     name: str, change: dict[str, object], key: str, tmp_path: Path
 ) -> None:
     config_class, _, changes = FAMILIES[name]

@@ -240,7 +240,7 @@ def test_modelopt_may_have_a_file_of_its_own(path: str, tmp_path: Path) -> None:
         load_model_config(tmp_path)
 
 
-def test_the_methods_are_told_in_words(tmp_path: Path) -> None:
+def test_the_methods_are_described_in_words(tmp_path: Path) -> None:
     said = {
         "awq-32": "AWQ, 4 bits, groups of 32",
         "gptq-order": "GPTQ, 4 bits, groups of 32, act-order",

@@ -314,7 +314,7 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
 def save_tiny(name: str, folder: Path, sizes: dict[str, Any] | None = None) -> PreTrainedModel:
     """Save a random model of a family, and return it, with biases and norms that are not their neutral initial values.
 
-    sizes: sizes of the config in place of the tiny ones. sizes: None: the tiny ones.
+    sizes: sizes of the config in place of the tiny ones; None: the tiny ones.
     """
     config_class, model_class, changes = FAMILIES[name]
     torch.manual_seed(len(name))

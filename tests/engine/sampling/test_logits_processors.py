@@ -61,11 +61,14 @@ class OneOf:
 
 
 class Case(msgspec.Struct, frozen=True):
+    """One row of a step: its text so far, its drafts, its options, and the tokens that a grammar allows."""
+
     prompt: list[int]
     completion: list[int]
     drafts: tuple[int, ...]
     params: SamplingParams
     allowed: frozenset[int] | None
+    """The tokens that a grammar allows; None: the row has no grammar."""
 
     def row(self, seed: int = 0) -> Row:
         params = self.params if self.allowed is None else msgspec.structs.replace(self.params, allowed_token_ids=())
@@ -150,7 +153,7 @@ def test_draws_along_one_text_follow_the_distribution() -> None:
     assert_frequencies(pairs, torch.outer(classes, classes).flatten())
 
 
-def test_a_row_without_numbers_or_choices_is_said_to_be_so_and_its_neighbors_are_chosen_for() -> None:
+def test_a_row_without_numbers_or_choices_is_reported_and_its_neighbors_are_chosen_for() -> None:
     fine, seeded = Case([1], [], (), SamplingParams(2, temperature=0.0), None), SamplingParams(2, top_p=0.9)
     cases = [fine, fine, Case([1], [], (), seeded, None), Case([1], [], (), seeded, None), fine, fine]
     cases[4] = Case([1], [], (), SamplingParams(2, temperature=0.0), frozenset())

@@ -53,7 +53,7 @@ def entries(request: GenerateRequest, token_ids: Many[int], switch: int, windows
     return found
 
 
-def seen(prefix: Prefix, length: int, windows: Windows) -> Prefix:
+def visible_entries(prefix: Prefix, length: int, windows: Windows) -> Prefix:
     """Return the entries that the last of `length` positions attends to."""
     pairs = zip(prefix, windows, strict=True)
     return [column[0 if window is None else max(length - window, 0) : length] for column, window in pairs]
@@ -114,7 +114,7 @@ def expected_choice(
     while len(produced) < sampling.max_tokens:
         token_ids = [*request.prompt_token_ids, *produced]
         known = entries(request, token_ids, switch, windows)
-        token = next_token(seen(known, len(token_ids), windows), seed)
+        token = next_token(visible_entries(known, len(token_ids), windows), seed)
         produced.append(token)
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
@@ -129,7 +129,7 @@ def expected_choice(
 
 def expected_embedding(request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL) -> NDArray[np.float32]:
     prompt = entries(request, request.prompt_token_ids, switch, windows)
-    rows = [hidden_states(seen(prompt, i + 1, windows)) for i in range(len(request.prompt_token_ids))]
+    rows = [hidden_states(visible_entries(prompt, i + 1, windows)) for i in range(len(request.prompt_token_ids))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
@@ -138,7 +138,7 @@ def expected_prompt_logprobs(
     request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL
 ) -> list[TokenLogprobs | None]:
     prompt = entries(request, request.prompt_token_ids, switch, windows)
-    return [None, *(rating(seen(prompt, i, windows)) for i in range(1, len(request.prompt_token_ids)))]
+    return [None, *(rating(visible_entries(prompt, i, windows)) for i in range(1, len(request.prompt_token_ids)))]
 
 
 class HashingRunner:
@@ -236,14 +236,23 @@ class HashingRunner:
         if chunk.samples and request.sampling.max_tokens:
             lengths = range(end - len(chunk.drafts), end + 1)
             result = ChunkResult(
-                [SampledToken(next_token(seen(prefix, length, self._windows), sequence.seed)) for length in lengths]
+                [
+                    SampledToken(next_token(visible_entries(prefix, length, self._windows), sequence.seed))
+                    for length in lengths
+                ]
             )
         elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
             first = chunk.first if request.pooling == "mean" else end - 1
-            pooled = np.sum([hidden_states(seen(prefix, i + 1, self._windows)) for i in range(first, end)], axis=0)
+            pooled = np.sum(
+                [hidden_states(visible_entries(prefix, i + 1, self._windows)) for i in range(first, end)], axis=0
+            )
             result = ChunkResult(pooled=pooled.astype(np.float32))
         if request.sampling.num_prompt_logprobs is not None and not sequence.index:
             rated = range(chunk.first + 1, min(end, sequence.num_prompt_tokens - 1) + 1)
-            logprobs = [] if sequence.num_completion_tokens else [rating(seen(prefix, i, self._windows)) for i in rated]
+            logprobs = (
+                []
+                if sequence.num_completion_tokens
+                else [rating(visible_entries(prefix, i, self._windows)) for i in rated]
+            )
             result = msgspec.structs.replace(result, prompt_logprobs=logprobs)
         return result

@@ -54,13 +54,13 @@ def test_a_finished_sequence_leaves_its_generated_tokens_for_the_next_turn() -> 
 @pytest.mark.parametrize(
     ("tenant", "adapter", "found"), [("a", "x", 8), ("b", "x", 0), ("a", "y", 0), ("a", "", 0), ("ax", "", 0)]
 )
-def test_only_the_same_tenant_and_adapter_find_it(tenant: str, adapter: str, found: int) -> None:
+def test_only_the_same_tenant_and_adapter_find_a_prefix(tenant: str, adapter: str, found: int) -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     blocks.release(compute(blocks, PROMPT, "a", "x"))
     assert blocks.num_cached_tokens(sequence(PROMPT, tenant, adapter)) == found
 
 
-def test_a_prompt_that_is_all_there_still_computes_its_last_token() -> None:
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     blocks.release(compute(blocks, PROMPT[:8]))
     assert blocks.num_cached_tokens(sequence(PROMPT[:8])) == 4
@@ -85,7 +85,7 @@ def test_what_is_not_computed_is_not_found() -> None:
     assert blocks.num_cached_tokens(sequence(PROMPT)) == 4
 
 
-def test_who_needs_every_position_gets_blocks_of_its_own() -> None:
+def test_a_sequence_that_needs_every_position_gets_blocks_of_its_own() -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     first = compute(blocks, PROMPT)
     second = sequence(PROMPT)
@@ -118,7 +118,7 @@ def test_a_cached_prefix_is_not_evicted_to_make_room_for_its_own_sequence() -> N
     blocks.check_integrity([longer])
 
 
-def test_what_two_compute_at_the_same_time_is_kept_once() -> None:
+def test_blocks_that_two_sequences_compute_at_once_are_kept_once() -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     twins = [sequence(PROMPT), sequence(PROMPT)]
     for twin in twins:

@@ -94,7 +94,9 @@ class LiveRequest(msgspec.Struct):
     request: GenerateRequest
     expected: list[ExpectedAnswer]
     shown: list[list[int]]
+    """The tokens of each choice that deltas have brought."""
     counted: list[int]
+    """The number of completion tokens of each choice by its last delta."""
     kept: list[int | None]
     ended: set[int] = msgspec.field(default_factory=set)
     """The indexes of choices that are over."""
@@ -451,7 +453,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -> None:
-    """With --full the test runs in slices that print their seed: FIRST_SEED goes on from a slice, or repeats one."""
+    """With --full the test runs in slices, each of which prints its seed; FIRST_SEED is the seed of the first slice."""
     first = int(os.environ.get("FIRST_SEED", "0"))
     for number in range(first, first + (FULL_STEPS // CI_STEPS if full else 1)):
         print(f"seed {number}", flush=True)

@@ -34,11 +34,13 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
     share: float = 0.0
     """The share of the bytes of `place` that are sent before the reply is cut."""
     stalls: bool = False
-    """True if the server stalls at that byte instead of cutting the reply."""
+    """True if the server stalls where it would cut the reply."""
     status: int = 200
     """The status of the reply; any status but 200 is an error without a reply."""
     first_s: float = 0.0
+    """The seconds before the first byte of the reply."""
     pause_s: float = 0.0
+    """The seconds between two events."""
 
 
 class SentReply(msgspec.Struct):

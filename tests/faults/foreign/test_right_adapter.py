@@ -39,7 +39,7 @@ LENGTHS = (11, 23)
 """Lengths of prompts in tokens. The fake engine's answer is the prompt, rotated by a number of the adapter."""
 
 
-def _told_apart() -> list[str]:
+def _digests_with_distinct_answers() -> list[str]:
     """Return digests of adapters whose answers by the fake servers are plain text and all different."""
     found, seen = list[str](), set[tuple[int, ...]]()
     for number in itertools.count():
@@ -53,7 +53,7 @@ def _told_apart() -> list[str]:
     raise AssertionError("there is always another one")
 
 
-DIGESTS = _told_apart()
+DIGESTS = _digests_with_distinct_answers()
 FOLDER = "/srv/adapters"
 DISTURB_S = 0.04
 GATEWAY_DIES_AFTER = 2_000

@@ -45,7 +45,7 @@ Context = AbstractAsyncContextManager[Fault]
 BOTH = (0, 1)
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FaultKind(msgspec.Struct, frozen=True):
     """A kind of fault."""
 
     name: str
@@ -209,22 +209,22 @@ async def _database_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fa
 
 
 KINDS = (
-    Kind("engine killed", _engine_killed, (0.0,)),
-    Kind("gateway cut from engine", _gateway_cut_from_engine),
-    Kind("agent killed", _agent_killed, can_be_long=True),
-    Kind("engine frozen", _engine_frozen, can_be_long=True),
-    Kind("agent frozen", _agent_frozen, can_be_long=True),
-    Kind("agent replaced", _agent_replaced, (1.0, 6.0, 12.0)),
-    Kind("host killed", _host_killed, can_be_long=True),
-    Kind("gateway killed", _gateway_killed),
-    Kind("gateway frozen", _gateway_frozen),
-    Kind("agent cut from database", _agent_cut_from_database, can_be_long=True),
-    Kind("gateway cut from database", _gateway_cut_from_database),
-    Kind("host cut from host", _hosts_cut),
-    Kind("host cut off", _host_cut_off, can_be_long=True),
-    Kind("gateway cut off", _gateway_cut_off),
-    Kind("database stopped", _database_stopped),
-    Kind("database frozen", _database_frozen),
-    Kind("database killed", _database_killed, (0.0,)),
+    FaultKind("engine killed", _engine_killed, (0.0,)),
+    FaultKind("gateway cut from engine", _gateway_cut_from_engine),
+    FaultKind("agent killed", _agent_killed, can_be_long=True),
+    FaultKind("engine frozen", _engine_frozen, can_be_long=True),
+    FaultKind("agent frozen", _agent_frozen, can_be_long=True),
+    FaultKind("agent replaced", _agent_replaced, (1.0, 6.0, 12.0)),
+    FaultKind("host killed", _host_killed, can_be_long=True),
+    FaultKind("gateway killed", _gateway_killed),
+    FaultKind("gateway frozen", _gateway_frozen),
+    FaultKind("agent cut from database", _agent_cut_from_database, can_be_long=True),
+    FaultKind("gateway cut from database", _gateway_cut_from_database),
+    FaultKind("host cut from host", _hosts_cut),
+    FaultKind("host cut off", _host_cut_off, can_be_long=True),
+    FaultKind("gateway cut off", _gateway_cut_off),
+    FaultKind("database stopped", _database_stopped),
+    FaultKind("database frozen", _database_frozen),
+    FaultKind("database killed", _database_killed, (0.0,)),
 )
 """The kinds of faults; the seed n stands for the kind with the number n modulo their count."""

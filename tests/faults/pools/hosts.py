@@ -32,7 +32,7 @@ from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.replicas import replace_replicas
 from gateway.postgres.placement import home_of
 from gateway.settings import Settings
-from tests.faults.pools.load import TokensMade, billed, differences, differences_of
+from tests.faults.pools.load import TokensMade, check_billed, differences, differences_of
 from tests.faults.pools.stations import HUB, Stations
 from tests.faults.pools.world import NUM_ADAPTERS, World, asked_of_fake, name_of, rotation
 from tests.faults.processes import Postgres
@@ -133,7 +133,7 @@ class Hosts:
         try:
             await until(is_idle)
             begun_at = datetime.datetime.now(datetime.UTC)
-            await billed(self.world, None if self._checked_at is None else self._checked_at - AGAIN)
+            await check_billed(self.world, None if self._checked_at is None else self._checked_at - AGAIN)
             with contextlib.suppress(AssertionError):
                 await until(adds_up)
             found = await different()
@@ -151,7 +151,7 @@ class Hosts:
         Raises AssertionError: when they differ.
         """
         self.world.answered.update(self.answered)
-        await billed(self.world)
+        await check_billed(self.world)
         found = await differences(self.postgres.dsn, self._produced)
         assert not found, found
 

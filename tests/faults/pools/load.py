@@ -31,7 +31,7 @@ async def load(world: World, seed: int) -> AsyncIterator[None]:
     async def client(number: int) -> None:
         rng = random.Random(f"{seed}-{number}")
         while not stop.is_set():
-            await world.ask(http, world.some(rng), rng.choice(world.gateways))
+            await world.ask(http, world.random_request(rng), rng.choice(world.gateways))
             await asyncio.sleep(PAUSE_S)
 
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
@@ -43,7 +43,7 @@ async def load(world: World, seed: int) -> AsyncIterator[None]:
             await asyncio.gather(*clients)
 
 
-async def answers(world: World, num_more: int) -> None:
+async def wait_for_answers(world: World, num_more: int) -> None:
     """Wait until `num_more` more requests are answered."""
     target = world.outcomes["answered"] + num_more
     async with asyncio.timeout(PATIENCE_S):
@@ -61,7 +61,7 @@ _ATTEMPTS = """
 """
 
 
-async def billed(world: World, since: datetime.datetime | None = None) -> None:
+async def check_billed(world: World, since: datetime.datetime | None = None) -> None:
     """Check the ledger against clients' answers: each answer has one billed attempt, with its tokens.
 
     since: the time of the first attempts that are looked at; None for all.

@@ -56,6 +56,8 @@ class Tenant(msgspec.Struct):
 
 
 class Fleet(msgspec.Struct):
+    """The gateways over four paced engines, and the DSN of their database."""
+
     gateways: list[GatewayProcess]
     dsn: str
 

@@ -18,7 +18,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.pools import PoolRow
 from gateway.db.pools.replicas import replace_replicas
 from gateway.settings import load_settings
-from tests.faults.pools.load import billed
+from tests.faults.pools.load import check_billed
 from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.site import Host
 from tests.installation.gateway_process import GatewayProcess
@@ -42,7 +42,7 @@ class Installation:
         self.agent = agent
         self.world = world
 
-    async def answers(self, count: int) -> None:
+    async def wait_for_answers(self, count: int) -> None:
         """Wait until `count` more requests are answered."""
         target = self.world.outcomes["answered"] + count
 
@@ -112,13 +112,13 @@ async def load(world: World) -> AsyncIterator[None]:
 async def test_changes_under_load_cost_no_request(installation: Installation) -> None:
     host, pool, world = installation.host, installation.pool, installation.world
     async with load(world):
-        await installation.answers(20)
+        await installation.wait_for_answers(20)
         await host.scale(pool, 3)
         await host.ready(3)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         revision = await host.want(pool, str(host.model()), max_num_seqs="16")
         await host.ready(3, revision)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         broken = await host.want(pool, str(host.model("broken-model", broken="it cannot run")))
 
         async def is_back() -> bool:
@@ -131,26 +131,26 @@ async def test_changes_under_load_cost_no_request(installation: Installation) ->
             why = await conn.fetchval("SELECT why FROM pool_revisions WHERE revision = $1", broken)
             await replace_replicas(conn, [(await host.replicas())[0].id])
         assert "it cannot run" in why
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         await host.scale(pool, 1)
         await host.ready(1)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
     assert set(world.outcomes) == {"answered"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_restarts_of_agents_and_gateways_cost_no_request(installation: Installation) -> None:
     host, world = installation.host, installation.world
     async with load(world):
-        await installation.answers(20)
+        await installation.wait_for_answers(20)
         before = host.pids()
         await asyncio.to_thread(installation.agent.kill)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         successor = host.agent()
         await until(lambda: host.has_generation(2), host.log)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         await asyncio.to_thread(successor.terminate)
-        await installation.answers(40)
+        await installation.wait_for_answers(40)
         host.agent()
         await until(lambda: host.has_generation(3), host.log)
         assert host.pids() == before, "the engine served on, and was adopted"
@@ -158,9 +158,9 @@ async def test_restarts_of_agents_and_gateways_cost_no_request(installation: Ins
             await asyncio.to_thread(gateway.terminate)
             await asyncio.to_thread(gateway.start)
             await asyncio.to_thread(gateway.wait_ready)
-            await installation.answers(40)
+            await installation.wait_for_answers(40)
     assert set(world.outcomes) == {"answered"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_a_frozen_agent_and_killed_engines_cost_what_had_begun_alone(
@@ -171,14 +171,14 @@ async def test_a_frozen_agent_and_killed_engines_cost_what_had_begun_alone(
     async with load(world):
         await host.scale(pool, 2)
         await host.ready(2)
-        await installation.answers(20)
+        await installation.wait_for_answers(20)
         for _ in range(100 if full else 3):
             with installation.agent.frozen():
                 victim = rng.choice(host.pids())
                 host.kill(victim)
-                await installation.answers(40)
+                await installation.wait_for_answers(40)
             await until(partial(_has_another, host, victim), host.log)
             await host.ready(2)
-            await installation.answers(20)
+            await installation.wait_for_answers(20)
     assert set(world.outcomes) <= {"answered", "ended after its text had begun"}, world.outcomes
-    await billed(world)
+    await check_billed(world)

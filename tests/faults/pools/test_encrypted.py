@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.protocol import PROTOCOL_VERSION, GenerateRequest, Hello, SamplingParams, Submit, encode
-from tests.faults.pools.load import answers, billed, load
+from tests.faults.pools.load import check_billed, load, wait_for_answers
 from tests.faults.pools.world import World, running_world
 
 NUM_REQUESTS, NUM_REQUESTS_FULL = 60, 10_000
@@ -84,9 +84,9 @@ async def test_no_answer_is_wrong_and_none_can_be_read_on_the_way(world: World, 
     with capturing(words) as capture:
         async with load(world, 0):
             while world.outcomes["answered"] < num_requests:
-                await answers(world, min(200, num_requests))
+                await wait_for_answers(world, min(200, num_requests))
     assert set(world.outcomes) == {"answered"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
     if capture is None:
         pytest.skip("packets cannot be captured without the right to (CAP_NET_RAW); the answers were right")
     assert capture.num_bytes > 100 * num_requests

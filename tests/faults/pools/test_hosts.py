@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from engine.protocol import DEAD_AFTER_S
-from tests.faults.pools.host_faults import KINDS, Kind
+from tests.faults.pools.host_faults import KINDS, FaultKind
 from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts, Reply, running_hosts
 from tests.faults.pools.stations import CannotLay, Stations, laid_stations
 from tests.seeds import SharedSeeds
@@ -47,6 +47,7 @@ class Effects(msgspec.Struct):
     """The measured effects of one kind of fault."""
 
     count: int = 0
+    """The number of faults of the kind."""
     longest_s: float = 0.0
     """The longest time in which a gateway gave no answer that should have given one."""
     whole_s: float = 0.0
@@ -95,7 +96,7 @@ async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway
         print(seeds, flush=True)
 
 
-async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Effects, name: str) -> None:
+async def _meet(hosts: Hosts, kind: FaultKind, lasts_s: float, rng: random.Random, seen: Effects, name: str) -> None:
     """Cause one fault, and check all promises about it.
 
     lasts_s: the seconds for which the fault lasts. name: the name of the fault in messages.

@@ -24,7 +24,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.settings import load_settings
 from gateway.support.host import host_keys
-from tests.faults.pools.load import PAUSE_S, answers, billed
+from tests.faults.pools.load import PAUSE_S, check_billed, wait_for_answers
 from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.ray.nodes import AutoscaledNodes, RayHost, needs_ray, ray_nodes
 from tests.gateway.agent.site import calling
@@ -99,20 +99,20 @@ async def test_the_head_is_killed_and_started_again_and_no_request_fails(host: R
     pids = host.pids()
     async with loaded(host, dsn, folder) as world:
         for _ in range(3 if full else 1):
-            await answers(world, num_answers)
+            await wait_for_answers(world, num_answers)
             await asyncio.to_thread(host.nodes.kill_head)
-            await answers(world, num_answers)
+            await wait_for_answers(world, num_answers)
             await asyncio.to_thread(host.nodes.start_head)
             for name in ("a", "b"):
                 await asyncio.to_thread(host.nodes.rejoin, name)
-            await answers(world, num_answers)
+            await wait_for_answers(world, num_answers)
         assert (await host.ready(2), host.pids()) == (before, pids), "they are the same engines"
         await host.scale(pool, 3)
         await host.ready(3)
-        await answers(world, num_answers)
+        await wait_for_answers(world, num_answers)
     print(dict(world.outcomes))
     assert set(world.outcomes) == {"answered"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_a_node_is_killed_and_only_what_had_begun_there_fails(host: RayHost, dsn: str, full: bool) -> None:
@@ -124,7 +124,7 @@ async def test_a_node_is_killed_and_only_what_had_begun_there_fails(host: RayHos
     async with loaded(host, dsn, folder) as world:
         for victim, other in [("a", "b"), ("b", "a")] * (5 if full else 1):
             rows = await host.ready(2)
-            await answers(world, num_answers)
+            await wait_for_answers(world, num_answers)
             [kept] = [row for row in rows if row.address in host.addresses_on(other)]
             assert kept.public_key is not None
             async with calling(host, kept, Peer(keys, kept.public_key)) as engine:
@@ -147,7 +147,7 @@ async def test_a_node_is_killed_and_only_what_had_begun_there_fails(host: RayHos
             await spread(host)
     print(dict(world.outcomes))
     assert set(world.outcomes) <= {"answered", "ended after its text had begun"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def spread(host: RayHost) -> None:

@@ -22,7 +22,7 @@ from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.db.pools.pools import PoolRow
 from gateway.settings import load_settings
-from tests.faults.pools.load import answers, billed
+from tests.faults.pools.load import check_billed, wait_for_answers
 from tests.faults.pools.tiny_bases import RANK, ExpectedAnswers, expected, make_adapter, make_base
 from tests.faults.pools.world import BASES, CheckedRequest, World
 from tests.gateway.agent.site import Host
@@ -63,7 +63,7 @@ class Bases(msgspec.Struct):
 
     of_pool: dict[str, list[str]]
 
-    def some(self, models: Models, rng: random.Random) -> CheckedRequest:
+    def random_request(self, models: Models, rng: random.Random) -> CheckedRequest:
         """Return a request for one of the pools or an adapter of its base."""
         pool, prompt = rng.choice(BASES), rng.randrange(len(models.expected.prompts))
         number = rng.randrange(len(models.adapters[pool]) + 1)
@@ -154,7 +154,7 @@ async def load(world: World, models: Models, bases: Bases, pause_s: float) -> As
     async def client(number: int) -> None:
         rng = random.Random(number)
         while not stop.is_set():
-            await world.ask(http, bases.some(models, rng), rng.choice(world.gateways))
+            await world.ask(http, bases.random_request(models, rng), rng.choice(world.gateways))
             await asyncio.sleep(pause_s)
 
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
@@ -184,11 +184,11 @@ class Site(msgspec.Struct):
         for count in (num_replicas + self.num_added, num_replicas):
             await self.host.scale(pool, count)
             await self.host.ready(count, name=pool.name)
-            await answers(self.world, self.num_answers)
+            await wait_for_answers(self.world, self.num_answers)
         folder = self.models.folders[self.bases.of_pool[pool.name][0]]
         revision = await self.host.want(pool, str(folder), max_num_seqs="4")
         await self.host.ready(num_replicas, revision, name=pool.name)
-        await answers(self.world, self.num_answers)
+        await wait_for_answers(self.world, self.num_answers)
 
     async def move(self, pool: PoolRow, num_replicas: int, other: str) -> None:
         """Change a pool to another base; its adapters go with it, and answer by that base from then on."""
@@ -200,7 +200,7 @@ class Site(msgspec.Struct):
         for gateway in self.world.gateways:
             await self._follows(gateway, pool.name, former, other)
         bases[pool.name] = [other]
-        await answers(self.world, self.num_answers)
+        await wait_for_answers(self.world, self.num_answers)
 
     async def _follows(self, gateway: GatewayProcess, pool: str, former: str, other: str) -> None:
         """Wait until a gateway answers for a pool by its new base."""
@@ -226,14 +226,14 @@ async def test_each_answer_is_its_own_models_while_pools_change(
         world = World(dsn, key, gateways)
         async with load(world, models, bases, 0.0 if full else PAUSE_S) as http:
             site = Site(host, world, models, bases, http, NUM_ANSWERS_FULL if full else NUM_ANSWERS, 2 if full else 1)
-            await answers(world, site.num_answers)
+            await wait_for_answers(world, site.num_answers)
             for _ in range(NUM_ROUNDS_FULL if full else 1):
                 await asyncio.gather(
                     site.scale_and_set(pools[SMALL], num_replicas), site.move(pools[LARGE], num_replicas, OTHER)
                 )
                 if full:
                     await site.move(pools[LARGE], num_replicas, LARGE)
-        await billed(world)
+        await check_billed(world)
     print(f"{dict(world.outcomes)}, {len(world.by_answer)} models and bases answered")
     assert set(world.outcomes) == {"answered"}, world.outcomes
     asked = {f"{pool}:{_name(pool, n)}" for pool in BASES for n in range(1, len(models.adapters[pool]) + 1)}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.pools.load import answers, billed, load
+from tests.faults.pools.load import check_billed, load, wait_for_answers
 from tests.faults.pools.world import BASES, Engines, World, running_world
 from tests.installation.engines import FakeEngine
 
@@ -46,9 +46,9 @@ async def test_all_adapters_of_both_bases_answer_and_no_answer_is_anothers(world
     num_requests = NUM_REQUESTS_FULL if full else NUM_REQUESTS
     async with load(world, next(SEEDS)):
         while world.outcomes["answered"] < num_requests:
-            await answers(world, min(200, num_requests))
+            await wait_for_answers(world, min(200, num_requests))
     assert set(world.outcomes) == {"answered"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_replicas_die_and_freeze_and_only_what_had_begun_there_fails(
@@ -58,20 +58,20 @@ async def test_replicas_die_and_freeze_and_only_what_had_begun_there_fails(
     rng = random.Random(seed)
     async with load(world, seed):
         for _ in range(NUM_FAULTS_FULL if full else NUM_FAULTS):
-            await answers(world, 30)
+            await wait_for_answers(world, 30)
             victim: FakeEngine = rng.choice(engines.of_base[rng.choice(BASES)])
             if rng.random() < 0.5:
                 await asyncio.to_thread(victim.kill)
-                await answers(world, 30)
+                await wait_for_answers(world, 30)
                 await asyncio.to_thread(victim.start)
             else:
                 with victim.frozen():
                     await asyncio.sleep(FROZEN_S)
-                    await answers(world, 30)
+                    await wait_for_answers(world, 30)
             await asyncio.sleep(1.0)  # the gateways connect again, so that another one may go next
     print(f"seed {seed}: {dict(world.outcomes)}")
     assert set(world.outcomes) <= {"answered", "ended after its text had begun"}, world.outcomes
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_a_gateway_dies_and_the_other_one_and_its_successor_go_on(world: World, full: bool) -> None:
@@ -79,13 +79,13 @@ async def test_a_gateway_dies_and_the_other_one_and_its_successor_go_on(world: W
     rng = random.Random(seed)
     async with load(world, seed):
         for _ in range(NUM_FAULTS_FULL // 10 if full else 2):
-            await answers(world, 30)
+            await wait_for_answers(world, 30)
             victim = rng.choice(world.gateways)
             await asyncio.to_thread(victim.kill)
             await asyncio.to_thread(victim.start)
-            await answers(world, 60)
+            await wait_for_answers(world, 60)
     print(f"seed {seed}: {dict(world.outcomes)}")
     assert set(world.outcomes) <= {"answered", "cut off", "ended after its text had begun", "stream cut"}, (
         world.outcomes
     )
-    await billed(world)
+    await check_billed(world)

@@ -105,7 +105,7 @@ class World:
         self.by_answer: Counter[tuple[str, int]] = Counter()
         """The number of times that each model gave each of the answers that it might give."""
 
-    def some(self, rng: random.Random) -> CheckedRequest:
+    def random_request(self, rng: random.Random) -> CheckedRequest:
         """Return a request to one of the bases or to one of their adapters."""
         base, number = rng.choice(BASES), rng.randrange(NUM_ADAPTERS + 1)
         model = f"{base}:{name_of(base, number)}" if number else base

@@ -122,7 +122,7 @@ async def bench(database: Database, tmp_path: Path) -> AsyncIterator[Bench]:
         yield Bench(database, web, tmp_path, project.id)
 
 
-async def test_what_is_asked_for_comes_once_whoever_looks(bench: Bench) -> None:
+async def test_an_import_is_fetched_once_however_many_gateways_look(bench: Bench) -> None:
     bench.web.pages["/a.tar"] = answer(200, b"content")
     async with bench.importing(), bench.importing():
         import_id = await bench.ask(bench.web.url("/a.tar"))
@@ -133,7 +133,7 @@ async def test_what_is_asked_for_comes_once_whoever_looks(bench: Bench) -> None:
     assert bench.files() == []
 
 
-async def test_what_does_not_come_has_failed_with_its_reason(bench: Bench) -> None:
+async def test_an_import_that_cannot_be_fetched_fails_with_its_reason(bench: Bench) -> None:
     bench.web.pages["/gone"] = answer(404)
     bench.web.pages["/large"] = answer(200, bytes(MAX_BYTES + 1))
     async with bench.importing():
@@ -206,7 +206,7 @@ async def test_a_gateway_that_stops_leaves_its_import_to_others(bench: Bench) ->
     assert (row.state, bench.files()) == ("fetching", [])
 
 
-async def test_what_is_here_is_taken_in_before_a_gateway_stops(bench: Bench) -> None:
+async def test_content_that_has_come_is_taken_in_before_a_gateway_stops(bench: Bench) -> None:
     bench.web.pages["/a.tar"] = answer(200, b"content")
     bench.intake.may_end.clear()
     async with bench.importing():

@@ -50,14 +50,14 @@ async def test_another_pool_tries_what_the_first_one_cannot() -> None:
     assert (unable.num_probes, able.num_probes) == (1, 1)
 
 
-async def test_a_refusal_of_one_is_the_answer() -> None:
+async def test_the_refusal_of_one_pool_is_the_answer() -> None:
     refusing, other = ProbingBackend(InvalidRequest("its rank is too high")), ProbingBackend(FOUND)
     with pytest.raises(InvalidRequest):
         await engines(refusing, other).probe(DIGEST, "key")
     assert other.num_probes == 0
 
 
-async def test_where_none_can_that_is_said() -> None:
+async def test_where_no_pool_can_try_a_version_the_answer_says_so() -> None:
     away = ProbingBackend(FOUND, is_ready=False)
     with pytest.raises(Overloaded, match="No engine"):
         await engines(away).probe(DIGEST, "key")

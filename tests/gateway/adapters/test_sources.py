@@ -30,7 +30,7 @@ ALLOWED = AllowedSources.parse(LIST)
         "s3://bucket/prefix/deeper/",
     ],
 )
-def test_what_is_listed(source: str) -> None:
+def test_a_listed_source_is_admitted(source: str) -> None:
     ALLOWED.admit(source)
 
 
@@ -54,7 +54,7 @@ def test_what_is_listed(source: str) -> None:
         "s3://other/prefix",
     ],
 )
-def test_what_is_not_listed(source: str) -> None:
+def test_a_source_that_is_not_listed_is_refused(source: str) -> None:
     with pytest.raises(WrongSource, match="not among the sources"):
         ALLOWED.admit(source)
 
@@ -106,7 +106,7 @@ def test_what_is_not_listed(source: str) -> None:
         "https://models.example.com/" + "a/" * 600 + "a",
     ],
 )
-def test_what_is_no_source(source: str) -> None:
+def test_text_that_is_no_source_is_refused(source: str) -> None:
     with pytest.raises(WrongSource, match=r"^(expected|the source is longer)"):
         ALLOWED.admit(source)
 

@@ -128,7 +128,7 @@ async def bench(database: Database, tmp_path: Path) -> Bench:
     return Bench(database, tmp_path, project.id)
 
 
-async def test_what_is_whole_is_taken_in_once_by_one_gateway_and_its_changes_are(bench: Bench) -> None:
+async def test_a_whole_adapter_and_each_change_of_it_are_taken_in_once_by_one_gateway(bench: Bench) -> None:
     bench.put("acme/pirate", b"one")
     async with bench.watching(), bench.watching():
         await bench.until_taken(("pirate", b"one"))

@@ -69,7 +69,10 @@ _REFUSALS = """
 
 
 async def furnish(database: Database, organization_id: str) -> list[str]:
-    """Write these rows once for each database, and requests of just now each time; return the ids of those requests."""
+    """Write the rows that a generated ledger lacks, unless the database has them, and the usage of new requests.
+
+    Return the ids of the new requests.
+    """
     async with database.transaction() as conn:
         if not await conn.fetchval("SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1)", organization_id):
             await conn.execute(_TENANTS, organization_id, NUM_PROJECTS)

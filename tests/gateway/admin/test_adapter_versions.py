@@ -100,7 +100,9 @@ async def test_a_version_that_an_alias_names_is_not_retired(
     assert (await operator.post(f"{acme}/adapters/pirate/versions/1/retire")).status_code == 200
 
 
-async def test_what_there_is_not_is_not_found(operator: httpx.AsyncClient, acme: str, tmp_path: Path) -> None:
+async def test_an_adapter_or_version_that_does_not_exist_is_not_found(
+    operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
     await upload(operator, acme, "pirate", write_adapter(tmp_path / "a"))
     unknown = [f"pirate/versions/{number}" for number in ("2", "0", "x", "1" * 10)]
     for path in ("poet", "poet/versions", "poet/versions/1", *unknown):

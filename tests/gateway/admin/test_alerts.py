@@ -40,13 +40,13 @@ async def make_member(
     return email
 
 
-async def test_where_all_is_well_nothing_is_told(database: Database, tmp_path: Path) -> None:
+async def test_where_all_is_well_there_is_no_alert(database: Database, tmp_path: Path) -> None:
     await open_books(database)
     async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
         assert await alerts(operator) == []
 
 
-async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(database: Database, tmp_path: Path) -> None:
+async def test_each_condition_has_one_alert_and_tenants_see_their_own(database: Database, tmp_path: Path) -> None:
     acme, globex = await open_books(database), await open_books(database, "globex")
     full = JournalState(True, 90, 100)
     async with (
@@ -97,7 +97,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             assert [each["code"] for each in await alerts(bo)] == ["limit_exhausted", "key_expires_soon"]
 
 
-async def test_an_experiment_that_paused_itself_is_told_to_its_project(database: Database, tmp_path: Path) -> None:
+async def test_an_experiment_that_paused_itself_is_an_alert_of_its_project(database: Database, tmp_path: Path) -> None:
     acme = await open_books(database)
     await open_books(database, "globex")
     async with database.acquire() as conn:

@@ -56,7 +56,7 @@ async def test_an_alias_is_made_listed_moved_and_removed(operator: httpx.AsyncCl
     ]
 
 
-async def test_a_wrong_one_is_refused_by_its_field(operator: httpx.AsyncClient, aliases: str) -> None:
+async def test_a_wrong_alias_is_refused_by_its_field(operator: httpx.AsyncClient, aliases: str) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         *(({"name": name}, "name") for name in ("tiny", "Support", "a:b", "")),
         *(({"adapter": name}, "adapter") for name in ("nobody", "tiny:pirate", "a\0")),
@@ -106,7 +106,7 @@ async def test_aliases_come_in_pages(operator: httpx.AsyncClient, aliases: str) 
     assert (names, page["has_more"]) == ([f"bot-{number}" for number in range(5)], False)
 
 
-async def test_a_purged_project_has_none(operator: httpx.AsyncClient, database: Database, aliases: str) -> None:
+async def test_a_purged_project_has_no_alias(operator: httpx.AsyncClient, database: Database, aliases: str) -> None:
     from gateway.db.organization.projects import purge_project
 
     await operator.post(aliases, json=ALIAS)

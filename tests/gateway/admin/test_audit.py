@@ -130,7 +130,9 @@ async def test_before_and_after_say_what_changed(operator: httpx.AsyncClient, ac
     assert row["project"]["id"] == change["id"]
 
 
-async def test_what_ends_keys_names_them(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+async def test_a_change_that_ends_keys_names_the_keys(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
     async def last_change() -> Any:
         (row, *_) = await events(operator)
         return row[row["type"]]["before"]["revoked_api_key_ids"]
@@ -349,7 +351,7 @@ async def test_the_log_is_paged_and_filtered(server: AdminServer, operator: http
     assert paged == everything
 
 
-async def test_owners_and_admins_of_a_project_see_the_changes_of_it_alone(
+async def test_owners_and_admins_of_a_project_see_its_changes_alone(
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
     project_id = acme.removeprefix("/projects/")

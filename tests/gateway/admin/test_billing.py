@@ -149,7 +149,9 @@ async def test_an_invoice_is_a_page_that_may_run_nothing(operator: httpx.AsyncCl
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "format")
 
 
-async def test_an_adapter_is_of_a_class(operator: httpx.AsyncClient, acme: str, books: Books) -> None:
+async def test_an_adapter_has_a_price_class_that_its_usage_is_recorded_with(
+    operator: httpx.AsyncClient, acme: str, books: Books
+) -> None:
     path = f"{acme}/adapters/pirate/price_class"
     assert (await operator.post(path, json={"price_class": "big"})).status_code == 404
     async with books.database.acquire() as conn:

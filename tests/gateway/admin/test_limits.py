@@ -65,14 +65,14 @@ async def test_the_organization_has_limits_of_its_own(operator: httpx.AsyncClien
         ({"project_id": "proj_x"}, "project_id"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_field_of_a_limit_is_named(
     operator: httpx.AsyncClient, acme: str, change: dict[str, Any], param: str
 ) -> None:
     reply = await operator.post(f"{acme}/limits", json=LIMIT | change)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
-async def test_another_organization_sees_nothing_of_it(
+async def test_another_organization_sees_nothing_of_limits_and_webhooks(
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
     made = (await operator.post(f"{acme}/limits", json=LIMIT)).json()

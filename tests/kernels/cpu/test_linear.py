@@ -169,7 +169,7 @@ def test_a_row_has_the_same_bits_alone_and_among_neighbors(
 
 
 @of_each_kind
-def test_a_row_that_is_no_number_stays_among_itself(library: NativeLibrary, kind: Format) -> None:
+def test_a_row_that_is_not_finite_changes_no_other_row(library: NativeLibrary, kind: Format) -> None:
     linear, x = NativeLinear.of(library, kind, torch.randn(40, 96)), torch.randn(9, 96)
     clean = linear(x)
     for poison in (torch.nan, torch.inf, -torch.inf):

@@ -142,7 +142,7 @@ async def test_a_refusal_says_in_words_what_is_allowed(lab: Lab, path: str, body
     assert reply.status_code == 400 and reply.json()["error"]["message"].endswith(message), reply.text
 
 
-def test_every_pattern_of_a_body_about_experiments_is_told_in_words() -> None:
+def test_every_pattern_of_a_body_about_experiments_is_explained_in_words() -> None:
     """No refusal shows a regular expression, whichever field is wrong."""
     bodies = [wire.CreateExperiment, wire.ModifyExperiment, wire.DecideExperiment, wire.CreateFeedbackMetric]
     more = [wire.CreateLayer, wire.CreateHoldout, wire.ForgetUnit, wire_previews.PreviewExperiment]
@@ -272,7 +272,7 @@ async def test_layers_and_holdouts_are_made_used_and_removed(
     assert await lab.refusal(f"{whole}/mine", method="DELETE") == (404, "name")
 
 
-async def test_nobody_makes_them_without_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_objects_of_experiments_are_bounded_in_number(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, path, body in (
         (experiments, "MAX_EXPERIMENTS", lab.path, definition(name="second")),
         (experiments, "MAX_EXPERIMENTS_EVER", lab.path, definition(name="second")),

@@ -95,7 +95,7 @@ async def test_results_have_intervals_verdicts_and_a_conclusion(lab: Lab) -> Non
         assert (reply.status_code, reply.json()["error"]["param"]) == (status, param), reply.text
 
 
-async def test_a_change_of_state_keeps_a_look(lab: Lab) -> None:
+async def test_a_change_of_state_keeps_the_results_of_its_moment(lab: Lab) -> None:
     made, rows = await started(lab)
     await run(lab, rows)
     await lab.do(made, "stop")
@@ -127,7 +127,7 @@ async def test_days_and_exposures_add_up(lab: Lab) -> None:
     assert {each["metric"] for day in timeline for each in day["comparisons"]} == {"completion_tokens"}
 
 
-async def test_effects_by_days_since_exposure(lab: Lab) -> None:
+async def test_effects_are_shown_by_days_since_exposure(lab: Lab) -> None:
     made, rows = await started(lab, analysis=ANALYSIS | {"outcome_window_seconds": 2 * 86_400})
     assert (await get(lab, made, "ages"))["data"] == []
     async with lab.database.acquire() as conn:
@@ -359,7 +359,7 @@ async def test_a_preview_reads_no_requests_of_other_projects(lab: Lab) -> None:
         assert await past.has_units(conn, stranger.project_id, NOW - datetime.timedelta(days=28))
 
 
-async def test_units_of_earlier_experiments_are_what_is_learnt_from(lab: Lab) -> None:
+async def test_a_preview_learns_from_the_units_of_earlier_experiments(lab: Lab) -> None:
     _, rows = await started(lab)
     await run(lab, rows)
     await run(lab, rows, num=10)

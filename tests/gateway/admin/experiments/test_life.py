@@ -200,7 +200,7 @@ async def test_a_name_that_a_base_model_or_a_route_has_by_now_stops_the_start(la
         assert await lab.refusal(f"{lab.path}/{made['id']}/start", {}) == (409, "model")
 
 
-async def test_anothers_experiments_name_is_taken(lab: Lab) -> None:
+async def test_a_model_string_that_another_experiment_holds_is_refused_at_the_start(lab: Lab) -> None:
     first = await lab.make(name="first", model="shared-bot")
     second = await lab.make(name="second", model="shared-bot")
     await lab.do(first, "start")
@@ -212,7 +212,7 @@ async def test_anothers_experiments_name_is_taken(lab: Lab) -> None:
     await lab.do(second, "start")
 
 
-async def test_the_split_covers_what_was_declared(lab: Lab) -> None:
+async def test_the_split_has_the_declared_coverage_and_weights(lab: Lab) -> None:
     arms = definition()["arms"]
     arms[0]["weight"], arms[1]["weight"] = 9, 1
     made = await lab.make(arms=arms)

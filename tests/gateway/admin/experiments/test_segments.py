@@ -7,7 +7,7 @@ from tests.gateway.admin.experiments.test_findings import HOUR, get, run, starte
 from tests.gateway.experiments.books_rows import NOW, UnitRequest, keep_books, send, unit
 
 
-async def test_results_are_shown_by_segment_at_a_wish(lab: Lab) -> None:
+async def test_results_are_shown_by_segment_on_request(lab: Lab) -> None:
     made, rows = await started(lab)
     key = (await lab.client.post(f"{lab.project}/service_accounts", json={"name": "widget"})).json()["api_key"]["id"]
     await run(lab, rows)

@@ -47,7 +47,7 @@ async def test_a_shadow_arm_that_cannot_be_served_stops_the_start_by_its_name(la
     assert await lab.refusal(f"{lab.path}/{made['id']}/start", {}) == (409, "shadow.target.model")
 
 
-async def test_its_share_changes_while_it_runs_and_nothing_else_of_it(lab: Lab) -> None:
+async def test_only_the_share_of_a_shadow_arm_changes_while_it_runs(lab: Lab) -> None:
     made = await lab.make(shadow=DARK)
     without = await lab.do(made, "", shadow=None)
     assert without["shadow"] is None

@@ -31,7 +31,7 @@ async def test_a_draft_says_that_another_experiment_has_its_model_string_and_its
     assert [each["warnings"] for each in listed] == [None, None], "a list looks nothing up"
 
 
-async def test_arms_that_serve_the_same_are_told(lab: Lab) -> None:
+async def test_arms_that_serve_the_same_are_named(lab: Lab) -> None:
     """Arms are compared by what they resolve to, however that is written, and by their values."""
     targets: list[dict[str, Any]] = [
         {"model": MODEL},

@@ -23,7 +23,7 @@ from gateway.admin.experiments.words import comparison_text, conclusion, days_de
         (0, "0 seconds"),
     ],
 )
-def test_a_length_is_told_in_the_units_that_fit(seconds: int, text: str) -> None:
+def test_a_length_of_time_is_given_in_the_units_that_fit(seconds: int, text: str) -> None:
     assert duration(seconds) == text
 
 
