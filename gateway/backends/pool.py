@@ -282,7 +282,7 @@ class PoolRevision:
 
     def asked_by(self, request: GenerateRequest) -> Asked:
         """Return the facts about a request that the choice of its replica depends on."""
-        prefixes: tuple[bytes, ...] = ()
+        prefixes: tuple[int, ...] = ()
         if len(self._replicas) > 1:
             prefixes = prefix_keys(request.prompt_token_ids, request.tenant + request.adapter)
         num_tokens = len(request.prompt_token_ids)

@@ -4,7 +4,8 @@ An order depends on the key and on the replicas' ids and weights alone, so every
 that comes or goes leaves the order of the others as it was: with n replicas, one takes or frees about 1/n of the keys.
 
 Orders are kept by bucket, CRC-32 of the key modulo `NUM_BUCKETS`: memory is bounded without forgetting, and keys of one
-bucket share an order. Knows nothing of load.
+bucket share an order. Buckets with the same order share one tuple, so that the few orders of a few replicas take as
+much memory after many keys as after a few. Knows nothing of load.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def seed_of(name: str) -> int:
     return _hash(name.encode()) | 1
 
 
-def bucket_of(key: str | bytes) -> int:
-    """Return the bucket of a key."""
-    return crc32(key.encode() if isinstance(key, str) else key) % NUM_BUCKETS
+def bucket_of(key: str | int) -> int:
+    """Return the bucket of a key: of an adapter's, or of a prompt's beginning (`prefixes.prefix_keys`)."""
+    return crc32(key.encode() if isinstance(key, str) else key.to_bytes(8)) % NUM_BUCKETS
 
 
 def uniform(bucket: int, seed: int) -> float:
@@ -62,23 +63,27 @@ class Orders(Generic[R]):
         self._members: tuple[R, ...] = ()
         self._seeds: list[int] = []
         self._weights: list[float] = []
-        self._orders: dict[int, tuple[R, ...]] = {}
+        self._orders: list[tuple[R, ...] | None] = [None] * NUM_BUCKETS
+        """The order of each bucket; None where it was not asked for yet."""
+        self._distinct: dict[tuple[R, ...], tuple[R, ...]] = {}
 
     def set_members(self, members: Iterable[R]) -> None:
         """Set the replicas that are ordered."""
         self._members = tuple(members)
         self._seeds = [each.seed for each in self._members]
         self._weights = [each.weight for each in self._members]
-        self._orders.clear()
+        self._orders = [None] * NUM_BUCKETS
+        self._distinct.clear()
 
     def of(self, bucket: int) -> tuple[R, ...]:
         """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform.
 
         bucket: the bucket of a key, by which the order is known.
         """
-        order = self._orders.get(bucket)
+        order = self._orders[bucket]
         if order is None:
-            order = self._orders[bucket] = self._order(_hash(b"%d" % bucket))
+            order = self._order(_hash(b"%d" % bucket))
+            order = self._orders[bucket] = self._distinct.setdefault(order, order)
         return order
 
     def _order(self, hashed: int) -> tuple[R, ...]:

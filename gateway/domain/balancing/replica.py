@@ -56,7 +56,7 @@ class Asked(msgspec.Struct, frozen=True):
     """The adapter's content key; "" for the base model."""
     rank: int = 0
     """The adapter's rank; 0 where it is not known."""
-    prefixes: tuple[bytes, ...] = ()
+    prefixes: tuple[int, ...] = ()
     """Keys of the prompt's beginnings, the shortest first (`prefix_keys`)."""
     prompt_tokens: int = 0
     choices: int = 1

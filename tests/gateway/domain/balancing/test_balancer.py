@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 
@@ -165,7 +166,7 @@ def test_nothing_is_picked_before_a_first_picture_or_where_all_are_excluded() ->
     balancer.add("replica-0")
     assert balancer.pick(Asked("adapter")) is None
     balancer.update(picture("replica-0"), NOW_S)
-    for asked in (Asked(), Asked("adapter"), Asked(prefixes=(b"a",))):
+    for asked in (Asked(), Asked("adapter"), Asked(prefixes=(1,))):
         assert balancer.pick(asked) == "replica-0"
         assert balancer.pick(asked, frozenset({"replica-0"})) is None
 
@@ -231,6 +232,27 @@ def test_prompts_of_one_adapter_that_share_a_beginning_meet_on_one_of_its_replic
         placed = {balancer.pick(Asked("hot", prefixes=prefix_keys(prompt, "tenant"))) for prompt in prompts}
         assert len(placed) == 1
     assert len({balancer.pick(Asked("hot", prefixes=prefix_keys([topic] * 64, ""))) for topic in range(200)}) == 16
+
+
+def test_few_replicas_take_no_more_memory_the_more_adapters_and_prompts_were_sent() -> None:
+    balancer = balancer_over(2)
+
+    def send_all(numbers: range) -> None:
+        for number in numbers:
+            for adapter in ("", f"adapter-{number}"):
+                asked = Asked(adapter, prefixes=prefix_keys([number] * 100, adapter))
+                balancer.given(send(balancer, asked), asked)
+            for name in names(2):
+                balancer.update(picture(name), NOW_S)
+
+    tracemalloc.start()
+    try:
+        send_all(range(100))
+        before, _ = tracemalloc.get_traced_memory()
+        send_all(range(100, 5_100))
+        assert tracemalloc.get_traced_memory()[0] - before < 64 << 10
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_beginning_gives_way_to_the_load() -> None:

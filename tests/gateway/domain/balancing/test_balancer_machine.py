@@ -22,7 +22,7 @@ asks = st.builds(
     Asked,
     adapter=st.sampled_from(ADAPTERS),
     rank=st.sampled_from([0, 16, 128]),
-    prefixes=st.lists(st.sampled_from([b"1", b"2", b"3"]), max_size=3, unique=True).map(tuple),
+    prefixes=st.lists(st.sampled_from([1, 2, 3]), max_size=3, unique=True).map(tuple),
     choices=st.integers(1, 3),
 )
 

@@ -30,19 +30,33 @@ def test_tenants_and_adapters_share_no_beginnings() -> None:
 
 def test_a_beginning_stays_where_it_was_first_sent() -> None:
     memory: PrefixMemory[str] = PrefixMemory()
-    memory.remember((b"1", b"2"), "first")
-    memory.remember((b"1", b"2", b"3"), "second")
-    assert memory.longest((b"1", b"2")) == ("first", True)
-    assert memory.longest((b"1", b"2", b"x")) == ("first", False)
-    assert memory.longest((b"1", b"2", b"3")) == ("second", True)
-    assert memory.longest((b"1",)) is None
+    memory.remember((1, 2), "first")
+    memory.remember((1, 2, 3), "second")
+    assert memory.longest((1, 2)) == ("first", True)
+    assert memory.longest((1, 2, 9)) == ("first", False)
+    assert memory.longest((1, 2, 3)) == ("second", True)
+    assert memory.longest((1,)) is None
     memory.forget("first")
-    assert memory.longest((b"1", b"2")) is None
+    assert memory.longest((1, 2)) is None
+    assert memory.longest((1, 2, 3)) == ("second", True)
 
 
-def test_the_memory_is_bounded_and_forgets_the_least_recently_used() -> None:
-    memory: PrefixMemory[str] = PrefixMemory(max_remembered=3)
-    for key in (b"a", b"b", b"c", b"a", b"d"):
-        memory.remember((b"-", key), "place")
-    assert len(memory) == 3
-    assert [memory.longest((b"-", key)) is not None for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
+@given(sent=st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["one", "other"])), max_size=60))
+def test_a_beginning_that_is_remembered_has_the_place_to_which_it_was_first_sent(sent: list[tuple[int, str]]) -> None:
+    memory: PrefixMemory[str] = PrefixMemory(max_remembered=4)
+    first: dict[int, str] = {}
+    for key, place in sent:
+        if memory.longest((0, key)) is None:
+            first[key] = place
+        memory.remember((0, key), place)
+        assert memory.longest((0, key)) == (first[key], True)
+        found = {key: place for key in first if (place := memory.longest((0, key))) is not None}
+        assert found == {key: (first[key], True) for key in found}
+        assert len(found) <= 4
+
+
+def test_of_keys_that_share_slots_the_one_not_used_for_longest_is_forgotten() -> None:
+    memory: PrefixMemory[str] = PrefixMemory(max_remembered=2)
+    for key in (1, 2, 1, 3):
+        memory.remember((0, key), "place")
+    assert [memory.longest((0, key)) is not None for key in (1, 2, 3)] == [True, False, True]
