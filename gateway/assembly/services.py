@@ -343,7 +343,7 @@ async def running_services(
             provider_keys.use,
             default_max_tokens=settings.default_max_tokens,
             max_shadows=settings.max_shadows,
-            rates_of=prices.exactly if settings.reply_details else None,
+            rates_of=prices.exact_rates if settings.reply_details else None,
         )
         background = BackgroundResponses(database, cipher, responses, room)
         sealed_items = SealedItems(cipher)

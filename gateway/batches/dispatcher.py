@@ -136,7 +136,7 @@ class Dispatcher:
                     self._begin_work(batch, stage, now_s)
         if not self._room("running"):
             async with self._tools.database.acquire() as conn:
-                standings = await db.project_standings(conn)
+                standings = await db.count_project_batches(conn)
             feed, working = self._tools.feed, list(self._working.values())
             work = gives_place(working, standings, now_s, is_urgent=feed.is_urgent, hopeless=feed.hopeless)
             if work is not None:

@@ -1,9 +1,10 @@
 """`python -m gateway.bench.traces`: the processor time that tracing adds to a request, in this process.
 
-Runs what a request's path runs of tracing, with three spans a request: the server's, the model call's and the engine's,
-over a replica that answers at once. Spans are encoded and sent to a collector in a process of its own; what this
-process spends on that counts. Each row is compared with the same path without any trace. The yardstick, where
-OpenTelemetry's SDK is installed, is its own three spans with as many attributes, encoded and not sent.
+Runs the tracing steps of a request's path, with three spans a request: the server's, the model call's and the engine's,
+over a replica that answers at once. Spans are encoded and sent to a collector that runs in another process; the
+processor time that this process spends on encoding and sending counts. Each row is compared with the same path without
+any trace. The yardstick, where OpenTelemetry's SDK is installed, is its own three spans with as many attributes,
+encoded and not sent.
 
 With --model-dir, latencies of whole gateways follow (`trace_latencies`): without traces, and with every request traced
 to a collector that answers, to a slow one, to one that never answers, and to one that is not there.
@@ -134,9 +135,11 @@ async def cpu_us(
 
 
 async def measure(number: int, num_items: int, collector_url: str) -> list[Row]:
-    """Return a row for each way: without traces, with a header that goes through, and with every request traced.
+    """Return a row for each way to trace: not at all, with a header that is only passed on, never, and every request.
 
-    number: the requests of each way. num_items: the items of a reply.
+    The last two have a tracer and a collector. Rows after the first state the time beyond the row without traces.
+
+    number: the requests of each way. num_items: the items of a reply. collector_url: the address to send spans to.
     """
     path = RequestPath(num_items)
 
@@ -176,7 +179,7 @@ def _is_behind(exporter: Exporter) -> bool:
 
 
 def sdk_us(number: int) -> float | None:
-    """Return the microseconds in which OpenTelemetry's SDK makes three such spans; None where it is not installed.
+    """Return the microseconds in which OpenTelemetry's SDK makes a request's three spans; None if it is not installed.
 
     number: how often the spans are made.
     """

@@ -1,7 +1,7 @@
-"""The price books as a gateway remembers them, so that limits can ask without I/O. Knows no SQL.
+"""The price books as a gateway remembers them, so that limits can ask for prices without I/O. Knows no SQL.
 
 A new version takes effect some time after it was set, and the change feed brings it within a second: every gateway
-knows it before it counts.
+knows the new version before it takes effect.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.db.changes import Change
-from gateway.domain.billing.book import Book, Version, in_force, most_of
+from gateway.domain.billing.book import Book, Version, highest_price_of, in_force
 from gateway.domain.billing.money import DEFAULT_CURRENCY
 from gateway.domain.billing.pricing import Rates
 from gateway.domain.limits.work import Price
@@ -56,7 +56,7 @@ class PriceCache:
         await self._worker.stop()
 
     def changed(self, change: Change | None) -> None:
-        """Load the price books again, where a change may be about prices."""
+        """Load the price books again in the background if the change may be about prices; None: it may be."""
         if change is None or change.table == "price_versions":
             self._changed.set()
 
@@ -65,18 +65,20 @@ class PriceCache:
         book = self._books.get(organization_id, ())
         return book[-1].currency if book else DEFAULT_CURRENCY
 
-    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
-        """Return the highest price that a request at this instant may have."""
+    def highest_price(
+        self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
+    ) -> Price:
+        """Return the highest price that may apply to a request that is admitted at this instant."""
         versions = self._versions_in_force(organization_id, instant_ns)
         key = (organization_id, project_id, model, service_tier, tuple(each.version for each in versions))
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            known = self._known[key] = most_of(versions, project_id, model, service_tier)
+            known = self._known[key] = highest_price_of(versions, project_id, model, service_tier)
         return known
 
-    def exactly(
+    def exact_rates(
         self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
     ) -> Rates | None:
         """Return the rates by which a request that was admitted at an instant will be billed.

@@ -62,10 +62,10 @@ class AdminClient:
         )
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return a client of the server of the data folder in force.
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Return a client of the server that the environment names: by default that of the data folder.
 
-        LORIKEET_URL names another server, with LORIKEET_ADMIN_KEY.
+        LORIKEET_URL, together with LORIKEET_ADMIN_KEY, names another server.
 
         Raises BadSetting: when a setting is wrong.
         Raises WrongUsage: when the URL is not one of a server, or the key cannot be sent.
@@ -102,7 +102,7 @@ class AdminClient:
 
     def download(self, path: str, into: IO[bytes], **params: Any) -> None:
         """Write a reply to a file as it comes, however large it is."""
-        with self._reaching(), self._http.stream("GET", self._path + path, params=params) as reply:
+        with self._connection_errors(), self._http.stream("GET", self._path + path, params=params) as reply:
             if not reply.is_success:
                 reply.read()
                 self._refuse(reply)
@@ -166,11 +166,11 @@ class AdminClient:
         return body
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        with self._reaching():
+        with self._connection_errors():
             return self._http.request(method, checked_path(self._path + path), **options)
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         """Turn errors of the connection within the context into ServerUnreachable."""
         try:
             yield
@@ -240,7 +240,9 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
 
     Otherwise return the URL of the data folder's `serve`.
 
-    Raises ServerUnreachable: when neither is there: a guess could hand the operator's key to a stranger.
+    Raises ServerUnreachable: when neither variable is set and `serve` does not run. No address is guessed, since a
+    guess could hand the operator's key to a stranger.
+    Raises CommandFailed: when the record of the running server cannot be read.
     """
     if _names_address(environ):
         return settings.base_url

@@ -22,7 +22,7 @@ STANDARD_OUTPUT = Path("-")
 
 
 def add_out_flags(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add the flags of a verb that writes a file: where it goes, and whether it may take the place of another.
+    """Add the flags of a verb that writes a file: the file's path, and whether an existing file may be replaced.
 
     required: True: the flag of the file must be given.
     """

@@ -163,7 +163,7 @@ def over_admin(run: Callable[[argparse.Namespace, AdminClient], int]) -> Run:
     def run_with_client(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         from gateway.cli.client import AdminClient
 
-        with AdminClient.of(environ) as client:
+        with AdminClient.from_environment(environ) as client:
             return run(arguments, client)
 
     return run_with_client

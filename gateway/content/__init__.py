@@ -1,7 +1,7 @@
 """The content of tenants that is kept, encrypted and only for its time.
 
-That is replies for an Idempotency-Key, stored chat completions and responses, and what all requests say and get, if
-a project logs it. Knows neither HTTP nor SQL.
+This content is: replies for an Idempotency-Key, stored chat completions and responses, and, for projects that log it,
+the content of all requests and replies. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
     stored_chats                              `store` of chat completions
@@ -16,25 +16,28 @@ Each project sets what may be kept (`keep_replies`, `store_days`, `log_content_d
 gateway, each bound to its place by associated data; PostgreSQL, its own backups and its replicas only ever see
 ciphertext. Content that is not to be shown any more is hidden at once, and deleted in the background.
 
-- One execution. The row that `INSERT ... ON CONFLICT DO NOTHING` leaves decides. Its gateway touches it every 5 s.
-  When the last time is a minute ago, and a database that answers shows none for 15 s more, the request is lost: it
-  may have been billed, so it is not run again; its own gateway may still bring the reply. Requests that wait for it
-  in one gateway ask as one. One API key does not replay what another asked for.
+- One execution. The request whose `INSERT ... ON CONFLICT DO NOTHING` creates the key's row is the one that runs. Its
+  gateway touches the row every 5 s. If the last touch is a minute ago, and a database that answers shows no new one for
+  15 s more, the request counts as lost: it may have been billed, so it is not run again, but its own gateway may still
+  store the reply. All requests of a gateway that wait for the same reply ask the database together. An API key does not
+  get replies to requests of another API key.
 - Bounds. Per gateway: 64 MiB of requests that wait, 256 MiB of replies that are recorded or still being sent, a
   quarter for each project at most. Replays have a pace per project, by size.
 - Refused or run. Errors before admission leave the key free, and so does the engine's refusal of the only prompt. A
-  failure after that is kept as it was, with `x-should-retry: false`; of several prompts one may have run.
+  later failure is stored as the key's reply, with `x-should-retry: false`: of several prompts one may have run.
 - Order. A reply's last message goes out once its row is written, or after a second: a client that has seen the end
   finds the row. A database that is away neither fails a reply nor holds it up; the write is tried for a minute, then
   counted as lost (`lorikeet_content_lost_total`). A recorded reply goes on at the engine's pace, whether its client
   reads, is slow or left.
 - Responses. A row holds the items of one turn and the id of the response before it: a conversation of n turns is n
-  rows, read by one recursive query within bounds. An item's id leads to its response. Unlike other writes, that of a
-  response is waited for up to two seconds, and the reply says what came of it: the client is to go on from it.
+  rows, read by one recursive query within bounds. An item's id leads to its response. Unlike for other writes, a reply
+  waits up to two seconds for the write of its response, and says whether it was stored, since the client is to go on
+  from it.
 - At rest. A row's project, table, column and id are GCM's associated data, so none can be moved; the row names its
   key. Metadata is found by keyed digests of its pairs. An Idempotency-Key is there as its SHA-256 alone. A gateway
   logs at its start and daily how many rows need a key that it lacks.
-- Logging. A request of a project without it pays one comparison (`Principal.log_content_days`). Otherwise its items
+- Logging. A request of a project that does not log content costs one comparison (`Principal.log_content_days`).
+  Otherwise its items
   are noted as they pass, 128 Ki characters each way, and written when the request ends, with a bound of their own, so
   that logging takes no room from replies and stored completions. Redacting and sealing run in a thread, four rows at
   a time. Text goes through the rules before JSON and before it is cut to 64 KiB; where reading itself ended, the last

@@ -1,7 +1,7 @@
 """Responses that run in the background: queued before their reply, and run by one gateway at a time.
 
-Their events are kept so that any gateway shows them under the numbers that a client has seen. Content is JSON and
-events as the API made them: nothing here knows their fields. Methods raise the database's errors, and
+The events of their streams are stored, so that any gateway can send them again under the same numbers. Content is JSON
+and events as the API made them: nothing here knows their fields. Methods raise the database's errors, and
 ContentUnreadable.
 """
 
@@ -70,7 +70,10 @@ class BackgroundResponses:
     def __init__(
         self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentQuota | None = None
     ) -> None:
-        """Keep background responses. stored: gets those that end. room: the bound on stored content; None: no bound."""
+        """Keep background responses.
+
+        stored: the store to which responses are added when they end. room: the bound on stored content; None: no bound.
+        """
         self._database = database
         self._cipher = cipher
         self._stored = stored
@@ -108,14 +111,14 @@ class BackgroundResponses:
                 return False
             return await db.insert_background(conn, new, first, max_open=MAX_OPEN)
 
-    async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> ClaimedResponse | None:
+    async def claim(self, owner: str, *, lease_s: float, max_per_project: int) -> ClaimedResponse | None:
         """Take the next response that no gateway runs; None where there is none.
 
         owner: the id of this gateway. lease_s: the seconds after which another gateway may take the response.
-        max_of_one: the most responses of one project that run at once.
+        max_per_project: the most responses of one project that run at once.
         """
         async with self._database.acquire() as conn:
-            row = await db.claim_background(conn, owner, lease_s=lease_s, max_of_one=max_of_one)
+            row = await db.claim_background(conn, owner, lease_s=lease_s, max_per_project=max_per_project)
             if row is None:
                 return None
             try:
@@ -132,7 +135,8 @@ class BackgroundResponses:
     async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
         """Renew the leases of the responses that a gateway runs.
 
-        Return those that it still holds, by id and fencing number, each with whether it is to be cancelled.
+        Return the responses that the gateway still holds, by id and fencing number; True for one that is to be
+        cancelled.
         """
         async with self._database.acquire() as conn:
             rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
@@ -157,10 +161,11 @@ class BackgroundResponses:
         stored: Response | None,
         request: bytes,
     ) -> bool:
-        """Add the last events, set the response's final status, and store it as any response, all or nothing.
+        """Add the last events, set the final status, and store the response like any other, all in one transaction.
 
-        Return False as `append` does. stored: None where no further response can follow it; the request is kept then.
-        first_number: as for `append`. request: the request of the response, as JSON.
+        Return False where another gateway has the response by now. stored: the response to store; None where no further
+        response can follow it, and then the request is kept. first_number: the number of the first of these events in
+        the response's stream. request: the request of the response, as JSON.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
@@ -233,7 +238,7 @@ class BackgroundResponses:
         return [(row.first_number, self._decrypted_events(project_id, response_id, row)) for row in rows]
 
     async def cancel(self, caller: Principal, response_id: str) -> Status | None:
-        """Ask for a response to be cancelled, and return its status; None where there is none such."""
+        """Ask for a response to be cancelled, and return its status; None where there is no such response."""
         async with self._database.transaction() as conn:
             return await db.ask_to_cancel(conn, caller.project_id, response_id, caller.models)
 

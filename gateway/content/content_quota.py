@@ -55,9 +55,9 @@ class ContentQuota:
         return True
 
     async def check(self, project_id: str) -> None:
-        """Check that something may be stored for a project, before it is made.
+        """Check that a project may store content, before the content is made.
 
-        Raises QuotaExceeded: when nothing may.
+        Raises QuotaExceeded: when the disk is nearly full, or the project has as many bytes stored as it may.
         """
         if self._disk.is_low():
             raise QuotaExceeded(

@@ -1,4 +1,4 @@
-"""Conversations: items that stay together for the project's days, sealed one by one, and that responses go on from.
+"""Conversations: items that responses go on from, encrypted one by one, stored for as many days as the project sets.
 
 The items of one response are added in one transaction, so the items of a turn lie together. Two responses at once both
 go on from the items that were there when each began, and add their turns in the order in which they end. Content is
@@ -59,8 +59,8 @@ class TooLong(Exception):
 class Conversations:
     """The conversations that a caller's key may see. A gateway process has one.
 
-    These are the conversations of the key's project to which no model has added that the key may not call. Methods
-    raise the database's errors, and ContentUnreadable.
+    These are the conversations of the key's project, without those to which a model has added that the key may not
+    call. Methods raise the database's errors, and ContentUnreadable.
     """
 
     def __init__(
@@ -157,17 +157,19 @@ class Conversations:
             return "too_long"
         return "done" if found else "absent"
 
-    async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
+    async def add_answer(
+        self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str
+    ) -> bool:
         """Add an answer of a model, with the input that it answers; return whether both were added.
 
-        It takes at most AT_ONCE_S. Items for a conversation that is deleted meanwhile, or full, do not count as lost;
-        items that the database did not take do.
+        Adding takes at most AT_ONCE_S. Items count as lost if the database did not take them, but not if the
+        conversation is full or deleted meanwhile.
         """
 
         async def work() -> bool:
             return await self.append(caller, conversation_id, items, model=model) == "done"
 
-        return await self._writes.at_once("conversation", work)
+        return await self._writes.write_at_once("conversation", work)
 
     async def items(self, caller: Principal, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first; None where there is no such conversation."""
@@ -177,7 +179,7 @@ class Conversations:
             rows = await db.all_items(conn, caller.project_id, conversation_id)
         return await self._opened_items(caller.project_id, conversation_id, rows)
 
-    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[ItemJson] | None:
+    async def all_items(self, conn: Connection, project_id: str, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first, for readers that may see the content of the project.
 
         None where there is no such conversation.

@@ -1,8 +1,8 @@
-"""One execution for each Idempotency-Key, at any gateway; the requests that follow get its reply.
+"""Executes one request for each Idempotency-Key, over all gateways; later requests with the key get its reply.
 
-The row that `claim_slot` inserts decides which request runs. Its gateway gives signs of life while the request runs;
-when they stop while the database answers, nobody knows whether the request was billed, so it is never run again. Knows
-neither HTTP nor SQL.
+The row that `claim_slot` inserts decides which request runs. The gateway of that request gives signs of life while the
+request runs; when they stop while the database answers, nobody knows whether the request was billed, so it is never run
+again. Knows neither HTTP nor SQL.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LASTS = datetime.timedelta(hours=24)
 ALIVE = datetime.timedelta(seconds=60)
 BEAT_S = 5.0
 ASK_S = 5.0
-SURE_S = BEAT_S + 2 * ASK_S
+LOST_AFTER_S = BEAT_S + 2 * ASK_S
 """Seconds without a sign of life, beyond ALIVE and while the database answers, after which a request is lost."""
 
 WAIT_S = 60.0
@@ -103,7 +103,7 @@ class Execution:
         self._owner.release(self)
 
     async def finish(self, reply: Reply | None) -> None:
-        """Store the reply of a request that has run. reply: None where it is too large to be stored."""
+        """Store the reply of the request, which has run. reply: None for a reply that is too large to be stored."""
         await self._owner.finish(self, reply)
 
     async def free(self) -> None:
@@ -126,12 +126,12 @@ class Idempotency:
         *,
         room: ContentQuota | None = None,
         wait_s: float = WAIT_S,
-        sure_s: float = SURE_S,
+        lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         """Start without running requests.
 
         room: the bound on stored content; None: there is none. wait_s: the most seconds for which a request waits for
-        another one of its key. sure_s: the seconds without a sign of life after which a request counts as lost.
+        another one of its key. lost_after_s: the seconds without a sign of life after which a request counts as lost.
         """
         self._room = room
         self._database = database
@@ -139,7 +139,7 @@ class Idempotency:
         self._writes = writes
         self._wait_s = wait_s
         self._running: dict[Slot, Execution] = {}
-        self._watches = Watches(database, wait_s=wait_s, sure_s=sure_s, ask_s=ASK_S)
+        self._watches = Watches(database, wait_s=wait_s, lost_after_s=lost_after_s, ask_s=ASK_S)
         self._unanswered = UnansweredClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
@@ -212,7 +212,7 @@ class Idempotency:
         async def write(conn: Connection) -> None:
             key_id, data = (sealed.key_id, sealed.data) if sealed is not None else (None, None)
             if self._room is not None and data and not await self._room.take(conn, slot.project_id, len(data)):
-                self._writes.lose("reply", NO_ROOM)
+                self._writes.count_lost("reply", NO_ROOM)
                 return await without(conn)
             return await db.finish_slot(conn, slot, request_id, content_key=key_id, sealed=data)
 
@@ -233,7 +233,7 @@ class Idempotency:
     async def _end_execution(
         self, execution: Execution, write: Write, *, num_bytes: int = 0, small: Write | None = None
     ) -> None:
-        await self._writes.moment(self._begin_end(execution, write, num_bytes, small))
+        await self._writes.wait_a_moment(self._begin_end(execution, write, num_bytes, small))
 
     def _begin_end(
         self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None

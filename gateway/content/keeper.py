@@ -1,7 +1,7 @@
 """Deletes stored content when its time is over or its project forbids it, and counts the rows that it cannot read.
 
-Also reports the key with which this gateway encrypts. Every gateway does so; rows that another is deleting are passed
-over.
+Also reports the key with which this gateway encrypts. Every gateway has a keeper, which skips the rows that another one
+is deleting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The keys that kept content is encrypted with: from the setting, or a file in the data folder that is made once.
 
-Several may be given. The first encrypts; all decrypt what they have encrypted, so that keys can be rotated: first add
-the new one behind the old one in every gateway, then put it in front, and drop the old one once nothing of it is left.
+Several keys may be given. The first encrypts; each decrypts content that it has encrypted, so that keys can be rotated:
+first add the new one behind the old one in every gateway, then put it in front, and drop the old one once nothing that
+it encrypted is left.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Deletes the content of archived projects once their retention is over; the collector deletes the adapters' content.
 
-Every gateway looks; one does it. The content of requests and replies goes first, little by little: it may be much.
+Every gateway looks for such projects; each project is purged by one gateway. The content of requests and replies is
+deleted first, a little at a time, since it may be much.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class Purger(Worker):
-    """Deletes the content of archived projects, from `start` to `stop`: it looks once a minute."""
+    """Deletes the content of archived projects that are due, looking once a minute between `start` and `stop`."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(self.purge_all, INTERVAL_S, name="archived projects")
         self._database = database
 
     async def purge_all(self) -> int:
-        """Purge every project that is due, and return how many. Work that a crash leaves half done is done again."""
+        """Purge every project that is due, and return the number of purged projects.
+
+        A purge that a crash cut short is repeated.
+        """
         num_purged = 0
         while (due := await self._next_project()) is not None:
             num_purged += await self._purge(*due)

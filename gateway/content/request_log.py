@@ -1,8 +1,8 @@
 """The log of the content of a project's requests and replies, where the project wants it.
 
-Content is redacted, encrypted, and deleted after the project's days. No reply waits for it: once a reply is over, a
-write in the background does the rest, for which there is a bounded room of its own. Content that does not fit, or
-cannot be written, is counted as lost.
+Content is redacted, encrypted, and deleted after the project's days. No reply waits for that: once a reply is over, its
+content is redacted, encrypted and written in the background, with a bound on memory of its own. Content that does not
+fit, or cannot be written, is counted as lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RequestContents:
                 async with self._database.acquire() as conn:
                     data = sealed[0].data
                     if self._room is not None and not await self._room.take(conn, project_id, len(data)):
-                        return self._writes.lose("content", NO_ROOM)
+                        return self._writes.count_lost("content", NO_ROOM)
                     await db.insert_content(
                         conn, project_id, transcript.request_id, content_key=sealed[0].key_id, sealed=data
                     )

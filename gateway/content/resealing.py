@@ -1,7 +1,8 @@
 """Encrypts stored secrets with the content key that encrypts now.
 
-The secrets are seeds of authenticators, webhooks' secrets and object stores' keys: those from before they were sealed,
-and those that a former key has sealed. Keys of foreign servers follow when read.
+The secrets are seeds of authenticators, webhooks' secrets and object stores' keys: some are in clear, from versions
+that did not encrypt them, and some are encrypted with a former key. Keys of foreign servers are encrypted again when
+they are read.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredChat(msgspec.Struct, frozen=True):
-    """A stored chat completion, as far as it is shown."""
+    """The parts of a stored chat completion that its client gets."""
 
     id: str
     metadata: dict[str, str]
@@ -75,9 +75,9 @@ class StoredChats:
         self._room = room
 
     async def check_room(self, project_id: str) -> None:
-        """Check that a chat may be stored, before it is made.
+        """Check that a project may store a chat, before the chat is made.
 
-        Raises QuotaExceeded: when it may not.
+        Raises QuotaExceeded: when there is no room for content.
         """
         if self._room is not None:
             await self._room.check(project_id)
@@ -89,17 +89,17 @@ class StoredChats:
         """
         num_bytes = len(chat.messages) + len(chat.reply)
         if num_bytes > MAX_CHAT_BYTES:
-            return self._writes.lose("chat", "it is too large to be stored")
+            return self._writes.count_lost("chat", "it is too large to be stored")
         row = await maybe_in_thread(num_bytes, lambda: self._encrypted_chat(project_id, chat))
 
         async def work() -> None:
             async with self._database.acquire() as conn:
                 if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
-                    return self._writes.lose("chat", NO_ROOM)
+                    return self._writes.count_lost("chat", NO_ROOM)
                 await db.insert_chat(conn, row)
                 return None
 
-        return await self._writes.moment(self._writes.begin("chat", num_bytes, work))
+        return await self._writes.wait_a_moment(self._writes.begin("chat", num_bytes, work))
 
     async def get(self, caller: Principal, chat_id: str) -> StoredChat | None:
         """Return a stored chat completion; None where the caller has none of this id."""

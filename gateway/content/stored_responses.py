@@ -50,7 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
     """The items of the response, as a JSON list."""
 
 
-class Followed(msgspec.Struct, frozen=True):
+class ResponseChain(msgspec.Struct, frozen=True):
     """A response with all earlier responses in its chain."""
 
     turns: list[Turn] | None
@@ -128,9 +128,9 @@ class StoredResponses:
         self._writes = writes
 
     async def check_room(self, project_id: str) -> None:
-        """Check that a response may be stored, before it is made.
+        """Check that a project may store a response, before the response is made.
 
-        Raises QuotaExceeded: when it may not.
+        Raises QuotaExceeded: when there is no room for content.
         """
         if self._room is not None:
             await self._room.check(project_id)
@@ -142,18 +142,18 @@ class StoredResponses:
         """
         num_bytes = len(response.input) + len(response.output) + len(response.response)
         if num_bytes > MAX_RESPONSE_BYTES:
-            self._writes.lose("response", "it is too large to be stored")
+            self._writes.count_lost("response", "it is too large to be stored")
             return False
         row = await maybe_in_thread(num_bytes, lambda: self.sealed(project_id, response))
 
         async def work() -> bool:
             async with self._database.acquire() as conn:
                 if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
-                    self._writes.lose("response", NO_ROOM)
+                    self._writes.count_lost("response", NO_ROOM)
                     return False
                 return await db.insert_response(conn, row)
 
-        return await self._writes.at_once("response", work)
+        return await self._writes.write_at_once("response", work)
 
     async def get(self, caller: Principal, response_id: str) -> StoredResponse | None:
         """Return a stored response; None where the caller has none of this id."""
@@ -180,7 +180,7 @@ class StoredResponses:
             rows = await db.get_items(conn, caller.project_id, ids, caller.models, max_bytes=2 * MAX_RESPONSE_BYTES)
         return await self._decrypted_turns(caller.project_id, rows)
 
-    async def followed(self, caller: Principal, response_id: str) -> Followed:
+    async def chain(self, caller: Principal, response_id: str) -> ResponseChain:
         """Return the items of a response and of all earlier responses in its chain."""
         async with self._database.acquire() as conn:
             chain = await db.get_chain(
@@ -192,8 +192,8 @@ class StoredResponses:
                 max_bytes=self._max_chain_bytes,
             )
         if not chain.is_whole:
-            return Followed(None, chain.is_cut)
-        return Followed(await self._decrypted_turns(caller.project_id, chain.rows))
+            return ResponseChain(None, chain.is_cut)
+        return ResponseChain(await self._decrypted_turns(caller.project_id, chain.rows))
 
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
         """Delete a response, also one that runs in the background, which the audit log records.
@@ -220,7 +220,7 @@ class StoredResponses:
             )
         return True
 
-    async def of_request(self, conn: Connection, project_id: str, request_id: str) -> WholeResponse | None:
+    async def find_by_request(self, conn: Connection, project_id: str, request_id: str) -> WholeResponse | None:
         """Return the stored response of a request, for readers that may see the content of its project."""
         beginning = f"resp_{request_id.removeprefix('req_')}"
         row = await db.response_of_request(conn, project_id, beginning)
@@ -235,7 +235,10 @@ class StoredResponses:
         return await maybe_in_thread(len(row.sealed_input) + len(row.sealed_output), opened)
 
     async def insert(self, conn: Connection, row: NewResponse) -> bool:
-        """Store a response in a transaction of the caller's, whatever room there is for it."""
+        """Store a response in the caller's transaction, without a check of the content quota.
+
+        Return False where the project does not allow the response any more.
+        """
         return await db.insert_response(conn, row)
 
     def sealed(self, project_id: str, response: Response) -> NewResponse:

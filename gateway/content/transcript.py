@@ -71,7 +71,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 class _Room:
     """The room that is left of a bound, in characters or, as UTF-8, in bytes.
 
-    is_cut: True once something did not fit; then nothing does any more.
+    is_cut: True once some text did not fit; from then on nothing fits.
     """
 
     def __init__(self, left: int, *, as_utf8: bool = False) -> None:

@@ -17,7 +17,7 @@ MAX_CLAIMS = 10_000
 
 
 class UnansweredClaims:
-    """The claims of one gateway whose answers were lost. again_s: the seconds for which each is freed again."""
+    """The claims of one gateway whose answers were lost. again_s: the seconds for which each claim is freed again."""
 
     def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:
         self._database = database

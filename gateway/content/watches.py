@@ -18,14 +18,14 @@ MIN_POLL_S, MAX_POLL_S = 0.02, 0.5
 class Silence:
     """The seconds since the last sign of life of a request's gateway, counted only while the database answers.
 
-    While the database does not answer, the gateway cannot give any.
+    While the database does not answer, the gateway cannot give a sign of life.
     """
 
-    def __init__(self, sure_s: float) -> None:
-        self._sure_s = sure_s
+    def __init__(self, lost_after_s: float) -> None:
+        self._lost_after_s = lost_after_s
         self._since_s: float | None = None
 
-    def is_sure(self, is_alive: bool | None, now_s: float) -> bool:
+    def is_gateway_dead(self, is_alive: bool | None, now_s: float) -> bool:
         """Record an answer of the database, and tell whether the gateway is dead.
 
         is_alive: None where there was no answer.
@@ -35,21 +35,21 @@ class Silence:
             return False
         if self._since_s is None:
             self._since_s = now_s
-        return now_s - self._since_s >= self._sure_s
+        return now_s - self._since_s >= self._lost_after_s
 
 
 class Watches:
-    """The waits of one gateway.
+    """The waits of one gateway's requests until the request that runs for their key ends or is lost.
 
-    wait_s: the longest time of each watch.
-    sure_s: the silence after which a request is lost.
-    ask_s: the longest time of each question.
+    wait_s: the most seconds that each wait lasts.
+    lost_after_s: the seconds without a sign of life after which a request is lost.
+    ask_s: the most seconds that each query of the database may take.
     """
 
-    def __init__(self, database: Database, *, wait_s: float, sure_s: float, ask_s: float) -> None:
+    def __init__(self, database: Database, *, wait_s: float, lost_after_s: float, ask_s: float) -> None:
         self._database = database
         self._wait_s = wait_s
-        self._sure_s = sure_s
+        self._lost_after_s = lost_after_s
         self._ask_s = ask_s
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
 
@@ -61,7 +61,7 @@ class Watches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def changes_before(self, slot: Slot, deadline_s: float, ended: asyncio.Event | None) -> bool:
-        """Wait until the slot may have another state, or until deadline_s.
+        """Wait until the slot may have another state; return False at deadline_s.
 
         ended: set when a request of this gateway ends.
         """
@@ -85,7 +85,7 @@ class Watches:
                 if ended is not None:
                     await ended.wait()
                     return
-                silence, pause_s = Silence(self._sure_s), MIN_POLL_S
+                silence, pause_s = Silence(self._lost_after_s), MIN_POLL_S
                 while await self._goes_on(slot, silence):
                     await asyncio.sleep(pause_s)
                     pause_s = min(1.5 * pause_s, MAX_POLL_S)
@@ -96,10 +96,10 @@ class Watches:
         try:
             async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:
                 is_alive = await db.is_alive(conn, slot)
-                if silence.is_sure(is_alive, now_s()):
+                if silence.is_gateway_dead(is_alive, now_s()):
                     await db.lose_slot(conn, slot)
                     return False
         except FAILURES:
-            silence.is_sure(None, now_s())
+            silence.is_gateway_dead(None, now_s())
             return True
         return is_alive is not None

@@ -58,19 +58,20 @@ class Writes:
     def begin(self, kind: str, num_bytes: int, work: Work, *, small: Work | None = None) -> asyncio.Task[None]:
         """Begin work that writes content, and return its task, which ends once the work is done or given up.
 
-        The work may be begun anew. kind: the kind of content, for the counter and the log. num_bytes: the bytes that
-        are held until then. small: the work that is done instead where there is no room for these bytes.
+        The work may be begun anew. kind: the kind of content, for the counter and the log. num_bytes: the bytes of
+        memory that the work holds until it ends. small: the work that is done instead where there is no room for these
+        bytes.
         """
         task = asyncio.create_task(self._write(kind, num_bytes, work, small))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def moment(self, task: asyncio.Task[None]) -> None:
+    async def wait_a_moment(self, task: asyncio.Task[None]) -> None:
         """Wait until the task is done or given up, for WAIT_S at most."""
         await asyncio.wait([task], timeout=WAIT_S)
 
-    async def at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:
+    async def write_at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:
         """Do work whose result a reply states, for AT_ONCE_S at most; return the result, or False where it failed."""
         error: BaseException = TimeoutError()
         try:
@@ -82,14 +83,14 @@ class Writes:
                         error = failure
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError:
-            self.lose(kind, repr(error))
+            self.count_lost(kind, repr(error))
         except Exception as failure:  # it would come again
-            self.lose(kind, repr(failure))
+            self.count_lost(kind, repr(failure))
         return False
 
     async def _write(self, kind: str, num_bytes: int, work: Work, small: Work | None) -> None:
         if len(self._tasks) > MAX_WRITES or self._num_bytes + num_bytes > self._max_bytes:
-            self.lose(kind, "too much waits to be written")
+            self.count_lost(kind, "too much waits to be written")
             if small is None or len(self._tasks) > MAX_WRITES:
                 return
             num_bytes, work = 0, small
@@ -97,7 +98,7 @@ class Writes:
         try:
             await self._try_write(kind, work)
         except asyncio.CancelledError:
-            self.lose(kind, "the gateway stops")
+            self.count_lost(kind, "the gateway stops")
             raise
         finally:
             self._num_bytes -= num_bytes
@@ -111,12 +112,12 @@ class Writes:
                 return None
             except FAILURES as error:
                 if asyncio.get_running_loop().time() > give_up_at:
-                    return self.lose(kind, repr(error))
+                    return self.count_lost(kind, repr(error))
             except Exception as error:  # it would come again
-                return self.lose(kind, repr(error))
+                return self.count_lost(kind, repr(error))
             await asyncio.sleep(PAUSE_S)
 
-    def lose(self, kind: str, reason: str) -> None:
+    def count_lost(self, kind: str, reason: str) -> None:
         """Count and log content that could not be stored."""
         self._lost.labels(kind).inc()
         log.error("content_not_kept", kind=kind, error=reason)

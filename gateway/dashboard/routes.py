@@ -1,6 +1,6 @@
 """GET /admin/ and all paths below: the dashboard's files, and its one page for every view.
 
-All of it is public: the files get their data from the admin API.
+All the files are public: they hold no data, and get it from the admin API.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import structlog
 
 from gateway.db.experiments.events import count_waiting, drop_old_requests, drop_oldest, try_lock
 from gateway.db.experiments.looks import drop_old_looks
-from gateway.db.experiments.notes import drop_silent, note_late_units
+from gateway.db.experiments.notes import drop_silent_gateways, note_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
@@ -114,7 +114,7 @@ class ExperimentBookkeeper(Worker):
             async with self._database.acquire() as conn:
                 await drop_old_requests(conn, DEFAULT_ANALYSIS.outcome_window_seconds)
                 await drop_old_looks(conn)
-                await drop_silent(conn)
+                await drop_silent_gateways(conn)
 
     async def _count(self) -> None:
         """Count events in transactions, until few are left or another gateway counts."""

@@ -24,7 +24,7 @@ from gateway.db.experiments.notes import (
     NewUnit,
     begin_batch,
     note_late_units,
-    nothing_noted,
+    record_no_notes,
     remove_gateway,
     write_notes,
 )
@@ -194,7 +194,7 @@ class Notes(Worker):
         reported_s = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                await nothing_noted(conn, self._gateway_id, datetime.timedelta(seconds=TIMEOUT_S))
+                await record_no_notes(conn, self._gateway_id, datetime.timedelta(seconds=TIMEOUT_S))
         except FAILURES as error:
             log.warning("experiment_notes_not_told_of", error=repr(error))
         else:

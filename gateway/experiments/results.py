@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gateway.db.experiments.events import Waiting, count_waiting
+from gateway.db.experiments.events import WaitingEvents, count_waiting
 from gateway.db.experiments.looks import LookRow, find_look, keep_look
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.segments import load_segment_sums, load_segment_units
@@ -295,7 +295,7 @@ class Health(msgspec.Struct, frozen=True):
     """Whole days since the start."""
     days_left: int
     """Days until the declared days have passed."""
-    waiting: Waiting
+    waiting: WaitingEvents
     """Events of all experiments that are not in the sums yet."""
 
 

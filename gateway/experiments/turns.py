@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.db.experiments.events import behind_s
+from gateway.db.experiments.events import counting_lag_s
 from gateway.db.pool import Database
 from gateway.db.turns import BOOKS, is_free
 from gateway.experiments.books import GRACE
@@ -43,7 +43,7 @@ class StandIn:
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         async with self._database.acquire() as conn:
-            return await is_free(conn, BOOKS) or await behind_s(conn, GRACE) > STAND_IN_AFTER_S
+            return await is_free(conn, BOOKS) or await counting_lag_s(conn, GRACE) > STAND_IN_AFTER_S
 
     def release(self) -> None:
         """Do nothing: a gateway takes no turn from anybody."""

@@ -10,7 +10,7 @@ from gateway.db.billing import charges
 from gateway.db.billing import exports as ledger
 from gateway.db.billing.charges import CHARGE_ORDER, ChargeRow
 from gateway.db.billing.deliveries import stripe_customers
-from gateway.db.billing.exports import LEDGER_ORDER, LedgerRow, Scope, Setting
+from gateway.db.billing.exports import LEDGER_ORDER, ExportFacts, LedgerRow, Scope
 from gateway.db.billing.invoices import invoice_numbers
 from gateway.db.billing.periods import first_and_last
 from gateway.db.pool import Database
@@ -38,10 +38,10 @@ class ExportFailed(RuntimeError):
 class Export:
     """An export within the transaction of its snapshot. Read `chunks` to its end, then the manifest."""
 
-    def __init__(self, conn: Connection, request: ExportRequest, setting: Setting) -> None:
+    def __init__(self, conn: Connection, request: ExportRequest, facts: ExportFacts) -> None:
         self.request = request
         self._conn = conn
-        self._setting = setting
+        self._facts = facts
         self._month = request.span.start.date().replace(day=1)
         self._sums = Sums()
         self._digest = FileDigest(request.file_name)
@@ -62,7 +62,7 @@ class Export:
         Raises NoSuchPeriod: when the period is before the organization's first month, or in the future.
         """
         first, last = await first_and_last(self._conn, self.request.organization_id)
-        if not first <= self._month <= last or self.request.span.start > self._setting.now:
+        if not first <= self._month <= last or self.request.span.start > self._facts.now:
             raise NoSuchPeriod(self.request.span.text, first, last)
 
     async def without_customer(self) -> list[str]:
@@ -94,8 +94,8 @@ class Export:
         assert self._is_whole, "chunks were read to their end"
         return make_manifest(
             self.request,
-            state="closed" if self._setting.is_closed else "open",
-            as_of=self._setting.now.isoformat(),
+            state="closed" if self._facts.is_closed else "open",
+            as_of=self._facts.now.isoformat(),
             num_rows=self._stripe.num_events if self._stripe else self._sums.num_rows,
             totals=self._totals(),
             order=LEDGER_ORDER if self.request.kind == "usage" else CHARGE_ORDER,
@@ -108,13 +108,13 @@ class Export:
         return chunk
 
     def _totals(self) -> Totals:
-        return self._sums.totals(self._setting.currency)
+        return self._sums.totals(self._facts.currency)
 
     def _scope(self) -> Scope:
         span = self.request.span
         start, end = (span.start, span.end) if span.is_day else (None, None)
         return Scope(
-            self.request.organization_id, self.request.project_id, self._month, start, end, self._setting.currency
+            self.request.organization_id, self.request.project_id, self._month, start, end, self._facts.currency
         )
 
     async def _rows(self) -> AsyncIterator[Sequence[Any]]:
@@ -140,7 +140,7 @@ class Export:
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
             return []
         return await charges.credits_drawn(
-            self._conn, request.organization_id, request.project_id, self._month, self._setting.currency
+            self._conn, request.organization_id, request.project_id, self._month, self._facts.currency
         )
 
     async def _encoder(self) -> Encoder:
@@ -163,16 +163,16 @@ class Export:
                 self._stripe = StripeEvents(customers)
                 return self._stripe
             case "cloudevents":
-                return CloudEvents(self._setting.installation_id)
+                return CloudEvents(self._facts.installation_id)
 
     async def _focus_names(self) -> FocusNames:
         organization_id = self.request.organization_id
         return FocusNames(
             organization_id=organization_id,
-            organization=self._setting.organization_name,
+            organization=self._facts.organization_name,
             projects=await ledger.project_names(self._conn, organization_id, self._month),
             adapters=await ledger.adapter_names(self._conn, organization_id),
-            invoices=await invoice_numbers(self._conn, organization_id, self._month) if self._setting.is_closed else {},
+            invoices=await invoice_numbers(self._conn, organization_id, self._month) if self._facts.is_closed else {},
             month=self._month,
         )
 
@@ -187,4 +187,4 @@ async def open_export(
     """
     async with database.snapshot(deadline_s) as conn:
         month = request.span.start.date().replace(day=1)
-        yield Export(conn, request, await ledger.read_setting(conn, request.organization_id, month))
+        yield Export(conn, request, await ledger.read_facts(conn, request.organization_id, month))

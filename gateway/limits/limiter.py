@@ -196,7 +196,7 @@ class Limiter:
             if work is None:
                 price = FREE
                 if not is_free:
-                    price = self._prices.most(
+                    price = self._prices.highest_price(
                         principal.organization_id, principal.project_id, model, service_tier, self.clock.now_ns()
                     )
                 work = RequestWork(parts, price, max(1, min_tokens))

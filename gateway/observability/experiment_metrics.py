@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from gateway.db.experiments.events import Waiting
+from gateway.db.experiments.events import WaitingEvents
 
 
 class ExperimentMetrics:
@@ -33,7 +33,7 @@ class ExperimentMetrics:
             registry=registry,
         )
 
-    def observe(self, waiting: Waiting) -> None:
+    def observe(self, waiting: WaitingEvents) -> None:
         """Set the gauges of waiting events and of the age of the oldest one."""
         self._waiting.set(waiting.num)
         self._lag.set(waiting.lag_s)

@@ -131,7 +131,7 @@ class Planner:
     def _facts_of(self, project_id: str, organization_id: str, route: Route, tier: str, use: KeyUse) -> TargetFacts:
         price = Price()
         if use == "pool":
-            price = self._prices.most(organization_id, project_id, route.model, tier, time.time_ns())
+            price = self._prices.highest_price(organization_id, project_id, route.model, tier, time.time_ns())
         now_s = time.monotonic()
         speed = self.measured.find(project_id, route.model, now_s)
         return TargetFacts(

@@ -14,7 +14,9 @@ from gateway.limits.rules import Rules
 
 
 class Free:
-    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+    def highest_price(
+        self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
+    ) -> Price:
         return Price()
 
     def currency(self, organization_id: str) -> str:

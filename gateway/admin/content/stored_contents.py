@@ -70,7 +70,7 @@ async def get_request_response(
     """
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)
-        found = await services.responses.of_request(conn, project_id, request_id)
+        found = await services.responses.find_by_request(conn, project_id, request_id)
         if found is None:
             raise NotFound(f"No response of the request '{request_id}' is stored.", param="request_id")
         await audit.record(conn, audit_author(caller), "stored_response.read", found.id, project_id=project_id)
@@ -96,7 +96,7 @@ async def get_conversation_content(
     """Return a conversation with all its items. The answer is a 404 where there is no such conversation any more."""
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)
-        found = await services.conversations.all_of(conn, project_id, conversation_id)
+        found = await services.conversations.all_items(conn, project_id, conversation_id)
         if found is None:
             raise NotFound(f"There is no conversation with the id '{conversation_id}'.", param="conversation_id")
         await audit.record(conn, audit_author(caller), "conversation.read", conversation_id, project_id=project_id)

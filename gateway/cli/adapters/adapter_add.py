@@ -82,7 +82,7 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     name_part(arguments.name)
     if arguments.base is not None and arguments.resume:
         raise WrongUsage("--base names the base model of a new upload; --resume keeps the base model of the upload")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         project = client.tenant_path(arguments.tenant)
         if "://" not in arguments.what:
             return _upload(client, project, arguments)
@@ -126,12 +126,12 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
 
 def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> int:
     """Have the server download the adapter, and watch the import until the version is ready or refused."""
-    from gateway.cli.adapters.adapter_upload import unless_paused
+    from gateway.cli.adapters.adapter_upload import retry_while_paused
 
     wanted = {"name": arguments.name, "source": arguments.what, "promote": not arguments.no_promote}
     wanted |= {} if arguments.base is None else {"base": arguments.base}
     progress = Progress("fetching", quiet=arguments.json)
-    imported = unless_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
+    imported = retry_while_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
     try:
         imported = _wait_for_import(client, f"{project}/adapter_imports/{imported['id']}", progress)
     except KeyboardInterrupt:

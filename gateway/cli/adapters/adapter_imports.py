@@ -62,7 +62,7 @@ def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     part = id_part(arguments.id)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = f"{client.tenant_path(arguments.tenant)}/adapter_imports/{part}"
         canceled = client.delete(path)
     return print_result(arguments, canceled, f"{canceled['id']} is canceled")

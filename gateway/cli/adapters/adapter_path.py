@@ -23,10 +23,10 @@ def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
     metavar: the name by which the help shows `name`, such as NAME[@VERSION].
     """
     add_tenant(parser)
-    parser.add_argument("name", metavar=metavar, help=_named(metavar))
+    parser.add_argument("name", metavar=metavar, help=_help_text(metavar))
 
 
-def _named(metavar: str) -> str:
+def _help_text(metavar: str) -> str:
     """Return the help of an argument that names an adapter, or one version of an adapter."""
     if "VERSION" in metavar:
         return "name and version of the adapter, such as support@3"

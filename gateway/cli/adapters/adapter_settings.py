@@ -78,7 +78,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     wanted = _wanted_settings(arguments)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         settings = client.post(adapter_path(client, arguments.tenant, arguments.name), json=wanted)
     shown = [f"{name} {value}" for name, value in settings["defaults"].items() if value is not None]
     shown += ["pinned"] if settings["pinned"] else []

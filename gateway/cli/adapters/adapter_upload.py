@@ -42,10 +42,12 @@ TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 """Error codes of a piece after which the next attempt may succeed: the server has not noticed the broken connection."""
 
 
-def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Call `ask` until the tenant's pause for adapters is over; return its answer. `progress` shows each wait.
+def retry_while_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
+    """Call `ask`, again after each wait while the tenant's adapters are paused, and return the answer of `ask`.
 
-    Raises as `ask`.
+    `progress` shows each wait.
+
+    Raises the errors of `ask`: when they do not report a pause, or the waits would exceed MAX_PAUSED_S.
     """
     waited_s = 0.0
     while True:
@@ -89,7 +91,9 @@ class Upload:
         self._reached = 0  # bytes that the server is known to have
 
     def send(self, path: Path, import_id: str | None) -> dict[str, Any]:
-        """Send a folder or an archive, and return the server's answer. import_id: the upload to go on with, if any.
+        """Send a folder or an archive, and return the server's answer.
+
+        import_id: the upload to resume; None: begin a new one.
 
         Raises CommandFailed: when the path does not exist or the server refuses; the error has the server's words.
         """
@@ -102,7 +106,7 @@ class Upload:
                 raise CommandFailed(f"{path} does not exist")
             if import_id is None and sum(map(_size, files.values())) <= MAX_WHOLE_BYTES:
                 form = {"name": self._name, "promote": str(self._promote).lower(), **self._base}
-                return unless_paused(lambda: self._send_whole(form, files), self._progress)
+                return retry_while_paused(lambda: self._send_whole(form, files), self._progress)
             archive = files.get("archive") or _pack(files, stack)
             sha256 = _sha256(archive)
             if import_id is None:
@@ -121,7 +125,7 @@ class Upload:
         wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote, "sha256": sha256}
         wanted |= self._base
         path = f"{self._project}/adapter_imports"
-        return str(unless_paused(lambda: self._client.post(path, json=wanted), self._progress)["id"])
+        return str(retry_while_paused(lambda: self._client.post(path, json=wanted), self._progress)["id"])
 
     def _send_in_pieces(self, path: Path, archive: BinaryIO, import_id: str) -> dict[str, Any]:
         imported = f"{self._project}/adapter_imports/{id_part(import_id)}"
@@ -130,7 +134,7 @@ class Upload:
             while True:
                 before = self._reached
                 try:
-                    return unless_paused(lambda: self._go_on(imported, archive), self._progress)
+                    return retry_while_paused(lambda: self._go_on(imported, archive), self._progress)
                 except (ServerUnreachable, RequestRefused) as error:
                     if isinstance(error, RequestRefused) and error.code not in TRANSIENT:
                         raise

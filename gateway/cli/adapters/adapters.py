@@ -93,7 +93,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name, version = split_version(arguments.name)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = adapter_path(client, arguments.tenant, name)
         if version is not None:
             shown = client.get(f"{path}/versions/{version}")

@@ -45,7 +45,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient, RequestRefused
 
     target, name = _target(arguments.version), name_part(arguments.name, "alias")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = f"{client.tenant_path(arguments.tenant)}/aliases"
         try:
             alias = client.post(f"{path}/{name}", json=target)
@@ -79,7 +79,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name = name_part(arguments.name, "alias")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         client.delete(f"{client.tenant_path(arguments.tenant)}/aliases/{name}")
     shown = {"name": name, "removed": True}
     return print_result(arguments, shown, f"alias {name} of {arguments.tenant} is removed")

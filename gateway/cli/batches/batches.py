@@ -87,21 +87,21 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         asked = {"input_file_id": file["id"], "endpoint": arguments.endpoint, "completion_window": "24h"}
         batch = client.post("/batches", asked)
         if arguments.wait:
-            return _print_batch(arguments, _waited(client, batch["id"], quiet=arguments.json, is_new=True))
+            return _print_batch(arguments, _wait_until_ended(client, batch["id"], quiet=arguments.json, is_new=True))
     return print_result(arguments, batch, batch["id"])
 
 
 def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with project_client(arguments, environ) as client:
         if arguments.wait:
-            return _print_batch(arguments, _waited(client, id_part(arguments.id), quiet=arguments.json))
+            return _print_batch(arguments, _wait_until_ended(client, id_part(arguments.id), quiet=arguments.json))
         return _print_batch(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
 
 
-def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool = False) -> dict[str, Any]:
+def _wait_until_ended(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool = False) -> dict[str, Any]:
     """Wait until a batch has ended, and return it.
 
-    is_new: say first that the batch is created. quiet: True: no progress is shown.
+    is_new: True: print first that the batch is created. quiet: True: no progress is shown.
 
     Raises WaitingEnded: when Ctrl-C is pressed.
     """
@@ -182,7 +182,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if batch["status"] == "failed":
             raise CommandFailed(f"the batch failed, no line ran: {'; '.join(_faults(batch)) or 'no reason is known'}")
         if is_printed:
-            return _printed(client, batch)
+            return _print_output(client, batch)
         for kind, file_id, path in (
             ("output", batch["output_file_id"], out),
             ("errors", batch["error_file_id"], errors_path),
@@ -194,8 +194,8 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, written, text)
 
 
-def _printed(client: InferenceClient, batch: dict[str, Any]) -> int:
-    """Print the output of a batch, and on standard error where to find the lines that failed."""
+def _print_output(client: InferenceClient, batch: dict[str, Any]) -> int:
+    """Print the output of a batch, and on standard error the command that shows the lines that failed."""
     if batch["output_file_id"] is not None:
         write_out(STANDARD_OUTPUT, client.download(batch["output_file_id"]))
     if batch["error_file_id"] is not None:

@@ -124,7 +124,7 @@ def _adjust(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         "corrects_period": arguments.corrects_period,
         "corrects_request_id": arguments.corrects_request,
     }
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/adjustments", json=body)
     text = f"adjustment {made['id']}: {decimal_text(made['cost_nanos'])}, billed in {made['period']}"
     return print_result(arguments, made, text)

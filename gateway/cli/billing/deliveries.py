@@ -103,7 +103,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         "destination": _destination(arguments, environ),
         "from_period": arguments.from_period,
     }
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post("/deliveries", json=body)
     text = f"delivers {made['kind']} {made['schedule']} from {made['from_period']} to {_destination_text(made)}"
     return print_result(arguments, made, text)

@@ -108,7 +108,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.errors import CommandFailed
 
     period = id_part(arguments.period)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         if arguments.format == "html":
             if arguments.tenant is None:
                 raise CommandFailed("--format html shows one invoice: name the tenant with --tenant")

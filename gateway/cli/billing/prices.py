@@ -12,7 +12,7 @@ from gateway.cli.billing.money import nanos_of, parse_instant, parse_price
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.output import print_json, print_result, print_table, utc
 from gateway.cli.path_parts import name_part
-from gateway.cli.pools.finding import warn_of_unknown
+from gateway.cli.pools.finding import warn_of_unknown_model
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY, TIERS
 from gateway.domain.billing.money import decimal_text
@@ -105,7 +105,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     identity = _identity(arguments)
     percents = [_discount(text) for text in arguments.discount]
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         newest = client.get("/prices", limit=1)["data"]
         book: dict[str, Any] = newest[0] if newest else {"currency": "usd", "entries": [], "discounts": []}
         entries, removed = _entries(arguments, identity, book["entries"])
@@ -117,7 +117,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         }
         version = client.post("/prices", json=body)
         if not arguments.remove:
-            warn_of_unknown(identity["model"], client)
+            warn_of_unknown_model(identity["model"], client)
     is_ahead = version["effective_at"] > time.time()
     text = f"prices are version {version['version']}, {'which will be ' if is_ahead else ''}in force from "
     return print_result(arguments, version, f"{removed}{text}{utc(version['effective_at'])}")

@@ -44,7 +44,7 @@ def _write_off(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
     from gateway.cli.client import AdminClient
 
     path = f"/reconciliation/lost_journals/{id_part(arguments.write_off)}/write_off"
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         written_off = client.post(path, json={"reason": arguments.reason})
     return print_result(arguments, written_off, f"wrote off {written_off['open_requests']} requests")
 

@@ -57,7 +57,7 @@ def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     kind = "embeddings" if arguments.embeddings else "completions"
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         params: dict[str, Any] = {"bucket_width": arguments.width}
         if arguments.model:
             params["models[]"] = arguments.model

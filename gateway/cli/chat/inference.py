@@ -107,13 +107,13 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) -> Access:
     """Return the server and the key of the flags, else of the environment.
 
-    Without both, return the data folder's server and its demo's key.
-
-     A key of the data folder goes to its own server alone.
+    Without a URL, return the data folder's server; without a key, too, return the key of its demo. The demo's key is
+    sent only to the data folder's own server.
 
     Raises BadSetting: when a setting is wrong.
     Raises WrongUsage: when no key is known or a key cannot be sent, or when the URL is not one of a server.
     Raises ServerUnreachable: when the data folder's server does not run.
+    Raises CommandFailed: when the record of the running server cannot be read.
     """
     environ = resolved_secrets(environ)
     url_source, key_source = "--url" if url else URL_VARIABLE, "--key" if key else API_KEY_VARIABLE
@@ -137,7 +137,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
 
 def _demo_key(settings: Settings, url: str) -> str | None:
-    """Return the key of the data folder's demo if its own server runs at url: LORIKEET_HOST may name another."""
+    """Return the key of the data folder's demo; None if `url` is not the address of the folder's own server."""
     from gateway.serve.bootstrap import read_env_file
     from gateway.serve.lock import running_url
 
@@ -181,12 +181,12 @@ class InferenceClient:
             return answer
 
     def chat_in_experiment(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return an answer, and the header that names its experiment and arm, if it is of one."""
+        """Return an answer, and the header that names its experiment and arm; "" if it is of no experiment."""
         with self._stream_reply("POST", "/v1/chat/completions", json=body) as reply:
             return msgspec.json.decode(reply.read()), reply.headers.get("x-lorikeet-experiment", "")
 
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one vote, or several as `data`, which are on disk on return."""
+        """Send one vote, or several in the field `data`, and return the answer; the server has them on disk by then."""
         with self._stream_reply("POST", "/v1/feedback", json=body) as reply:
             stored: dict[str, Any] = msgspec.json.decode(reply.read())
             return stored
@@ -222,7 +222,10 @@ class InferenceClient:
             yield from reply.iter_bytes()
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
-        """Yield the chunks as they come; the last one has the usage. Stopping early ends the request."""
+        """Yield the chunks of a streamed answer as they come; the last one has the usage.
+
+        Closing the generator early ends the request.
+        """
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._stream_reply("POST", "/v1/chat/completions", json=asked) as reply:
             for line in reply.iter_lines():

@@ -27,7 +27,10 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_percent(text: str) -> float:
-    """Return a percentage above 0, of any number of decimals. Raises ArgumentTypeError: for all else."""
+    """Return a percentage above 0 and up to 100, with any number of decimals.
+
+    Raises ArgumentTypeError: when the text is no such percentage.
+    """
     try:
         value = float(text.removesuffix("%"))
     except ValueError:
@@ -59,7 +62,7 @@ def parse_share(text: str) -> int:
 def past_time(text: str) -> int:
     """Return a time as Unix seconds: an age such as 2h or 3d, a date or a time in UTC, or Unix seconds themselves.
 
-    Raises ArgumentTypeError: for all else.
+    Raises ArgumentTypeError: when the text has none of these forms.
     """
     if re.fullmatch(r"[0-9]{1,10}", text):
         return int(text)
@@ -75,7 +78,7 @@ def past_time(text: str) -> int:
 
 
 def warnings_of(found: dict[str, Any]) -> str:
-    """Return the warnings about an experiment or a preview, a line each, to stand behind the text of a command."""
+    """Return the warnings about an experiment or a preview, a line each, to be printed after the text of a command."""
     return "".join(f"\nwarning: {each['text']}" for each in found.get("warnings") or ())
 
 

@@ -80,7 +80,7 @@ def _traffic(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if getattr(arguments, flag) < 1:
             raise WrongUsage(f"--{flag}: expected a number above 0")
     with InferenceClient(find_access(None, arguments.key, environ)) as client:
-        with AdminClient.of(environ) as admin:
+        with AdminClient.from_environment(environ) as admin:
             path, found = find_experiment(admin, arguments)
             if found["state"] == "draft":
                 found = admin.post(f"{path}/start", json={})
@@ -101,9 +101,9 @@ def _traffic(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _send(client: InferenceClient, found: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Send requests, some at a time, and votes about their replies in lists; return the number of good votes.
+    """Send requests, some at a time, and lists of votes about their replies; return the number of good votes.
 
-    found: the experiment.
+    found: the experiment as the admin API shows it.
     """
     rng, run = random.Random(), secrets.token_hex(4)  # noqa: S311 - votes of nobody are no secret
     control, messages = f'arm="{found["arms"][0]["name"]}"', [{"role": "user", "content": "Say hello."}]

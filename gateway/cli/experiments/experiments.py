@@ -180,7 +180,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     body = _read_file(arguments.file) if arguments.file else _body_of(arguments)
     if arguments.file and arguments.name:
         body["name"] = arguments.name
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/experiments", json=body)
     text = f"experiment {made['name']} is a draft: `lorikeet experiment start {made['name']}` starts it"
     return print_result(arguments, made, text + warnings_of(made))
@@ -229,7 +229,7 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     body = _read_file(arguments.file) if arguments.file else {}
     if arguments.coverage is not None:
         body["coverage"] = arguments.coverage
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path, found = find_experiment(client, arguments)
         if arguments.weight or arguments.end_arm:
             weights = dict(_pair("--weight", each) for each in arguments.weight)
@@ -269,7 +269,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     only = {"state": arguments.state} if arguments.state else {}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         found = client.get_all(f"{client.tenant_path(arguments.tenant)}/experiments", **only)
     rows = [
         (

@@ -50,7 +50,7 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.out is not None:
         check_out(arguments, arguments.out)
     with _archive(arguments.out) as archive:
-        with AdminClient.of(environ) as client:
+        with AdminClient.from_environment(environ) as client:
             path, _ = find_experiment(client, arguments)
             client.download(f"{path}/exports", archive, **asked)
         try:

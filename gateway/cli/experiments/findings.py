@@ -108,7 +108,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     wanted = {"metric": arguments.metric, "as_of": arguments.as_of, "segment": arguments.segment}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path, _ = find_experiment(client, arguments)
         if arguments.by_age:
             if arguments.as_of is not None:
@@ -256,7 +256,7 @@ def _preview(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     body["past_units"] = arguments.count
     if arguments.effect is not None:
         body["relative_effect"] = arguments.effect / 100
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         base = f"{client.tenant_path(arguments.tenant)}/experiments"
         if arguments.name is not None:
             body["experiment_id"] = find_experiment(client, arguments)[1]["id"]
@@ -276,7 +276,7 @@ def _calibrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
 
     body = {"metric": arguments.metric, "past_days": arguments.days, "runs": arguments.runs}
     body["past_units"] = arguments.count
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         found = client.post(f"{client.tenant_path(arguments.tenant)}/experiments/calibrate", json=body)
     return print_result(arguments, found, found["text"])
 

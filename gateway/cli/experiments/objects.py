@@ -82,7 +82,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["labels"] = dict(_label(each) for each in arguments.label) or None
     if arguments.what == "holdout":
         body["size"] = arguments.size
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post(f"{client.tenant_path(arguments.tenant)}/{PATHS[arguments.what]}", json=body)
     return print_result(arguments, made, f"{arguments.what} {made['name']} is there")
 
@@ -103,7 +103,7 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name = name_part(arguments.name, arguments.what)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         gone = client.delete(f"{client.tenant_path(arguments.tenant)}/{PATHS[arguments.what]}/{name}")
     return print_result(arguments, gone, f"{arguments.what} {name} is deleted")
 

@@ -49,7 +49,7 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             f"with a tenant's key: `lorikeet experiment export {arguments.name} analysis --tenant {arguments.tenant}`, "
             "then `python -m gateway.exports.experiments.recompute FILE`"
         ) from None
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         project_id = client.tenant_id(arguments.tenant)
         _, experiment = find_experiment(client, arguments)
         url = client.url
@@ -102,7 +102,10 @@ async def recount(dsn: str, project_id: str, experiment: dict[str, Any]) -> Veri
 
 
 def _other_database(settings: Settings, url: str, name: str, instead: str) -> str:
-    """Return in words that the server and the database that were read do not belong together."""
+    """Return the error text for a server and a database that do not belong together.
+
+    instead: what the database has in place of the experiment `name`.
+    """
     place = "the database at DATABASE_URL" if settings.database_url is not None else f"that of {settings.data_dir}"
     return (
         f"the server at {url} has the experiment {name}, and {place} has {instead}: they do not belong together. "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import print_json, print_rows, utc
 from gateway.cli.path_parts import id_part
-from gateway.cli.pools.finding import warn_of_unknown
+from gateway.cli.pools.finding import warn_of_unknown_model
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY
 from gateway.domain.billing.money import NANOS, decimal_text, to_number
@@ -90,12 +90,12 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     wanted, most = _identity(arguments), _parse_max(arguments)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         body = {**wanted, "max": most}
         if arguments.alert is not None:
             body["alert_percents"] = arguments.alert
         limit = client.post(_path(client, arguments), json=body)
-        warn_of_unknown(arguments.model or ANY, client)
+        warn_of_unknown_model(arguments.model or ANY, client)
     if arguments.json:
         print_json(_limit_fields(limit))
     else:
@@ -141,7 +141,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     wanted = _identity(arguments)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = _path(client, arguments)
         found = [
             limit["id"]

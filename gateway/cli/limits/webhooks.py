@@ -69,7 +69,7 @@ def _rotate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     path = f"/webhooks/{id_part(arguments.webhook_id)}/rotate"
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         rotated = client.post(path, json={"grace_seconds": arguments.grace})
     return _print_secret(arguments, rotated)
 

@@ -79,7 +79,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         "ip_allowlist": arguments.ip,
         "expires_at": None if days is None else int(time.time()) + days * DAY_S,
     }
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         key = client.post("/admin_api_keys", json=body)
     if arguments.json:
         print_json({"key": key["value"], "id": key["id"], "name": key["name"], "scopes": key["scopes"]})

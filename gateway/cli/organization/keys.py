@@ -95,7 +95,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         "expires_at": None if days is None else int(time.time()) + days * DAY_S,
         "service_account_id": arguments.service_account,
     }
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = client.tenant_path(arguments.tenant)
         body = {name: value for name, value in wanted.items() if value is not None}
         created = client.post(f"{path}/api_keys", json=body)

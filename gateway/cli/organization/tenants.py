@@ -131,7 +131,7 @@ def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["log_content_days"] = arguments.log_content_days
     if arguments.service_tiers is not None:
         body["service_tiers"] = [tier.strip() for tier in arguments.service_tiers.split(",")]
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         project = client.post(client.tenant_path(arguments.name), json=body)
     replies = "kept for a day" if project["keep_replies"] else "not kept"
     chats = f"stored for {project['store_days']} days" if project["store_days"] else "not stored"
@@ -147,7 +147,7 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     body = {} if arguments.retention_days is None else {"retention_days": arguments.retention_days}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         project = client.post(f"{client.tenant_path(arguments.name)}/archive", json=body)
     text = f"tenant {project['name']} is deleted; its content is purged after {utc(project['purge_after'])}"
     return print_result(arguments, project, text)

@@ -81,7 +81,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     body = {"email": arguments.email, "name": arguments.name, "role": arguments.role}
     if arguments.password_stdin:
         body["password"] = _read_password()
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         try:
             user, created = client.post("/users", json=body), True
         except RequestRefused as refused:
@@ -134,7 +134,7 @@ def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     role = None if arguments.role == "none" else arguments.role
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         user = client.post(f"/users/{client.user(arguments.email)['id']}", json={"role": role})
     return print_result(arguments, user, f"user {user['email']} has the role {arguments.role}")
 
@@ -143,7 +143,7 @@ def _reset(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     body = {"password": _read_password()}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         user = client.post(f"/users/{client.user(arguments.email)['id']}/reset", json=body)
     return print_result(arguments, user, f"user {user['email']} has a new password")
 

@@ -1,4 +1,4 @@
-"""`lorikeet pool adapters`: the adapters of servers that take them at their start alone."""
+"""`lorikeet pool adapters`: the adapters of servers that can only load them when they start."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def autoscale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise WrongUsage("give --off alone, or at least one of --min, --max and --down-after")
     from gateway.cli.client import AdminClient
 
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         pool = find_pool(client, arguments.name)
         if not arguments.off and pool["scaling"] is None and "max_replicas" not in asked:
             raise WrongUsage(f"--max is missing: the number of replicas of {pool['name']} does not follow the load yet")

@@ -23,10 +23,10 @@ def find_pool(client: AdminClient, name: str) -> dict[str, Any]:
     return found[0]
 
 
-def warn_of_unknown(model: str, client: AdminClient) -> None:
-    """Warn of a price or a limit of a model that no pool has, which applies to no request.
+def warn_of_unknown_model(model: str, client: AdminClient) -> None:
+    """Warn that a price or a limit is for a model that no pool has, so that it applies to no request.
 
-    model: a model string, of which the base is looked for; "*" is any.
+    model: a model string, whose base model is looked for; "*" stands for any model, and gets no warning.
     """
     if model == ANY:
         return

@@ -1,4 +1,4 @@
-"""`lorikeet host`: the machines on which agents run engines; and `lorikeet join`, by which a machine becomes one."""
+"""`lorikeet host`: the machines on which agents run engines; and `lorikeet join`, which makes a machine a host."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _token(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     wanted: dict[str, Any] = {"labels": read_labels(arguments.labels)}
     if arguments.name is not None:
         wanted["name"] = arguments.name
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post("/hosts/tokens", json=wanted)
         text = f"on the new host, within an hour:\n    lorikeet join {client.url} {made['token']}"
     return print_result(arguments, made, text)
@@ -139,7 +139,7 @@ def _label(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     labels = read_labels(arguments.labels)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         host = client.post(f"/hosts/{_find_host(client, arguments.host)['id']}", json={"labels": labels})
     return print_result(arguments, host, f"host {host['name']} has {len(host['labels'])} labels")
 

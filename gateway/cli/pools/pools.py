@@ -231,7 +231,7 @@ def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     text = f"is to run {number} replica{'s' * (number != 1)}"
     from gateway.cli.client import AdminClient
 
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         pool = find_pool(client, arguments.name)
         changed = client.post(f"/pools/{pool['id']}", json={"num_replicas": number})
         return report_change(client, arguments, changed, f"pool {pool['name']} {text}")
@@ -242,7 +242,7 @@ def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.pools.tables import hosts_in_words
 
     wanted = {"placement": read_labels(arguments.labels), "exclusion": read_excluded(arguments.excluded)}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         pool = find_pool(client, arguments.name)
         changed = client.post(f"/pools/{pool['id']}", json=wanted)
     text = f"pool {pool['name']} runs on hosts: {hosts_in_words(changed)}"

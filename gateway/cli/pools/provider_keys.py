@@ -49,7 +49,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     body = {"model": arguments.model, "key": read_key(arguments.file)}
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         reply = client.post(f"{client.tenant_path(arguments.tenant)}/provider_keys", json=body)
     hint = f" ending in {reply['hint']}" if reply["hint"] else ""
     text = f"requests of {arguments.tenant} to {reply['model']} are sent with its own key{hint}"

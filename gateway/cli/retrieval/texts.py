@@ -32,8 +32,8 @@ def add_texts(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 def texts_of(given: list[str], file: str | None) -> list[str]:
     """Return the texts of the arguments, then the lines of a file without empty ones.
 
-    file: the path, or - for standard input. None: standard input where there are no arguments and it is no terminal.
-    Beside arguments it is not read unasked, since it may be the input of the script that runs this.
+    file: the path, or "-" for standard input. None: standard input is read only if there are no arguments and it is no
+    terminal: beside arguments it may be the input of the script that runs this command.
 
     Raises WrongUsage: when there is no text.
     Raises CommandFailed: when the file cannot be read.

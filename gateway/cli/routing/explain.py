@@ -44,7 +44,7 @@ def explain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     request = _request(arguments)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         if arguments.key is not None:
             request["api_key_id"] = arguments.key
             path = client.key_path(arguments.key).partition("/api_keys/")[0]

@@ -85,7 +85,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name, document = name_part(arguments.name, "route"), _document(arguments.file)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post(_path(client, arguments), json={"name": name, "document": document})
     return print_result(arguments, made, f"route {name} {_owner(arguments)} answers with version {made['version']}")
 
@@ -94,7 +94,7 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name, document = name_part(arguments.name, "route"), _document(arguments.file)
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         made = client.post(_path(client, arguments, name), json={"document": document})
     return print_result(arguments, made, f"route {name} {_owner(arguments)} answers with version {made['version']}")
 
@@ -110,7 +110,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name = name_part(arguments.name, "route")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         path = _path(client, arguments, name)
         route, versions = client.get(path), client.get_all(f"{path}/versions")
     if arguments.json:
@@ -128,7 +128,7 @@ def _roll_back(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
     from gateway.cli.client import AdminClient
 
     name = name_part(arguments.name, "route")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         route = client.post(f"{_path(client, arguments, name)}/rollback", json={"version": arguments.version})
     return print_result(arguments, route, f"route {name} {_owner(arguments)} answers with version {route['version']}")
 
@@ -137,7 +137,7 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name = name_part(arguments.name, "route")
-    with AdminClient.of(environ) as client:
+    with AdminClient.from_environment(environ) as client:
         client.delete(_path(client, arguments, name))
     shown = {"name": name, "deleted": True}
     return print_result(arguments, shown, f"route {name} {_owner(arguments)} is deleted")

@@ -102,11 +102,11 @@ def register(verbs: Verbs) -> None:
 
 def _archive(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.backup.files import copy_keys
-    from gateway.cli.server.processes import both_dsns
+    from gateway.cli.server.processes import owner_and_gateway_dsns
     from gateway.postgres.archive import keep_archive
 
     settings = load_settings(environ)
-    dsn = both_dsns(settings).owner
+    dsn = owner_and_gateway_dsns(settings).owner
     stop = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda *_: stop.set())
@@ -169,11 +169,11 @@ def _replay(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.backup.journals import copy_journals
     from gateway.backup.manifest import JOURNAL
     from gateway.backup.rewind import replay_journals
-    from gateway.cli.server.processes import both_dsns
+    from gateway.cli.server.processes import owner_and_gateway_dsns
     from gateway.postgres.dump import forget_what_ran
 
     settings = load_settings(environ)
-    dsn = both_dsns(settings).runtime
+    dsn = owner_and_gateway_dsns(settings).runtime
     with as_command_failures(), tempfile.TemporaryDirectory(prefix="lorikeet-journals-") as folder:
         if arguments.cancel_work:
             asyncio.run(forget_what_ran(dsn))

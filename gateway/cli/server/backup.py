@@ -70,10 +70,10 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.verify:
         return _verify(arguments)
     from gateway.backup.take import take_backup
-    from gateway.cli.server.processes import both_dsns
+    from gateway.cli.server.processes import owner_and_gateway_dsns
 
     settings = load_settings(environ)
-    dsn = both_dsns(settings).owner
+    dsn = owner_and_gateway_dsns(settings).owner
     with as_command_failures():
         backup = take_backup(installation_of(settings), dsn, arguments.folder, version=VERSION, report=print_progress)
         manifest = asyncio.run(backup)
@@ -92,7 +92,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.backup.restore import check_backup, restore_backup, restore_marker
-    from gateway.cli.server.processes import both_dsns
+    from gateway.cli.server.processes import owner_and_gateway_dsns
     from gateway.db.roles import Dsns
     from gateway.postgres.archive import is_archive
     from gateway.postgres.embedded import EmbeddedPostgres
@@ -106,7 +106,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise CommandFailed(f"{arguments.folder} is no archive: only an archive can be restored to a moment")
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
     marker = restore_marker(settings.data_dir, key_files(settings), folder)
-    with as_command_failures(), lock, _given_to_owners(settings), marker as mark:
+    with as_command_failures(), lock, _files_given_to_owners(settings), marker as mark:
         manifest = check_backup(folder)
         installation = installation_of(settings)
         postgres = None
@@ -116,7 +116,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             postgres = EmbeddedPostgres(settings.data_dir, report=print_progress, owner=owner)
         try:
             if postgres is None:
-                dsns = both_dsns(settings)
+                dsns = owner_and_gateway_dsns(settings)
             else:
                 dsn = _start(postgres)
                 dsns = Dsns(dsn, dsn)  # the gateways' role is made, with its rights, by the server's next start
@@ -152,7 +152,7 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
         )
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
     marker = restore_marker(settings.data_dir, key_files(settings), folder)
-    with as_command_failures(), lock, _given_to_owners(settings), marker as mark:
+    with as_command_failures(), lock, _files_given_to_owners(settings), marker as mark:
         rewound = asyncio.run(
             rewind(folder, arguments.at, installation_of(settings), mark, force=arguments.force, report=print_progress)
         )
@@ -168,8 +168,8 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 @contextmanager
-def _given_to_owners(settings: Settings) -> Iterator[None]:
-    """Give root's files in the folders of an installation to the owners of these folders, at the end."""
+def _files_given_to_owners(settings: Settings) -> Iterator[None]:
+    """Give root's files in an installation's folders to the owners of the folders, when the `with` block ends."""
     from gateway.support.accounts import give_to_owner
 
     try:
@@ -191,7 +191,10 @@ def parse_moment(text: str) -> datetime.datetime:
 
 @contextmanager
 def as_command_failures() -> Iterator[None]:
-    """Turn the errors that a backup or a restore may raise into one line."""
+    """Turn the errors that a backup or a restore may raise within the `with` block into CommandFailed, in one line.
+
+    Raises ServerUnreachable: when the database does not answer.
+    """
     from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words

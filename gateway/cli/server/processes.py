@@ -241,7 +241,7 @@ def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     _refuse_half_restored(settings)
-    dsns = both_dsns(settings)
+    dsns = owner_and_gateway_dsns(settings)
     import asyncio
 
     from gateway.db.migrate import MigrationRefused, NewerDatabase, migrate
@@ -350,11 +350,14 @@ def database_dsn(settings: Settings) -> str:
 
     Raises ServerUnreachable: when no database runs.
     """
-    return both_dsns(settings).runtime
+    return owner_and_gateway_dsns(settings).runtime
 
 
-def both_dsns(settings: Settings) -> Dsns:
-    """Return the connection strings of the owner and of gateways, as `database_dsn` does."""
+def owner_and_gateway_dsns(settings: Settings) -> Dsns:
+    """Return the connection strings of the schema's owner and of gateways, found as `database_dsn` finds the latter.
+
+    Raises ServerUnreachable: when no database runs.
+    """
     from gateway.db.roles import Dsns
     from gateway.postgres.embedded import running_dsn, runtime_dsn
 

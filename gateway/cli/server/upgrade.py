@@ -1,6 +1,6 @@
-"""`lorikeet upgrade --check`: what stands in the way of an upgrade to this version, and which of its steps are left.
+"""`lorikeet upgrade --check`: what stands in the way of an upgrade to this version, and which steps are left.
 
-Reads the database alone, so it needs no gateway, and the new version can say it before anything is changed.
+Reads the database alone, so it needs no gateway, and the new version can report before anything is changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed, ServerUnreachable, WrongUsage
 from gateway.cli.output import print_json, print_table
-from gateway.cli.server.processes import both_dsns
+from gateway.cli.server.processes import owner_and_gateway_dsns
 from gateway.cli.verbs import add_command
 from gateway.settings import load_settings
 
@@ -47,7 +47,7 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise WrongUsage("give --check: this command takes no step itself; deploy/UPGRADE.md says how to take each")
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
 
-    dsn = both_dsns(load_settings(environ)).owner
+    dsn = owner_and_gateway_dsns(load_settings(environ)).owner
     try:
         found = asyncio.run(_read_report(dsn))
     except UNUSABLE as error:

@@ -47,7 +47,7 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     """The reason why the import was rejected or failed."""
     size_bytes: int | None
-    """The size as it was announced; None where it was not."""
+    """The size in bytes that the client announced; None where it announced none."""
     received_bytes: int
     promote: bool
     """True if the version becomes current once it is ready."""
@@ -56,9 +56,9 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     adapter_id: str | None
     """The adapter of which the content became a version, once the import is done."""
     version: int | None
-    """The number of that version."""
+    """The number of the version that the content became, once the import is done."""
     sha256: str | None
-    """The digest as it was announced; None where it was not."""
+    """The SHA-256 of the content that the client announced; None where it announced none."""
     created_at: datetime.datetime
     updated_at: datetime.datetime
 
@@ -278,7 +278,7 @@ _RECEIVING = "SELECT id FROM adapter_imports WHERE id = ANY ($1) AND state IN ('
 
 
 async def still_receiving(conn: Connection, import_ids: list[str]) -> set[str]:
-    """Return the imports, of these, whose bytes are still needed."""
+    """Return the ids, among the given ones, of imports whose received bytes are still needed."""
     return {row["id"] for row in await conn.fetch(_RECEIVING, import_ids)}
 
 

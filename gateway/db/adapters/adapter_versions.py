@@ -2,8 +2,9 @@
 
     inspected -> probed -> ready -> retired -> deleted, and from the first two also -> rejected (reason) -> deleted
 
-A version's content never changes, and its number is never used again; the schema holds both, and that only a ready one
-is current. Every change is made under the lock of the adapter's row (`lock_adapter`, `ensure_adapter`).
+A version's content never changes, and its number is never used again. The schema enforces both rules, and that the
+current version is a ready one. Every change is made under the lock of the adapter's row (`lock_adapter`,
+`ensure_adapter`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The source of the content, such as `upload` or `hf://my-org/my-adapter`."""
     promote: bool
-    """True if the version was ever to become current once it is ready; a later order may have replaced that."""
+    """True if the version was ordered to become current once it is ready; a later order may have replaced this one."""
     current: bool
     report: dict[str, Any] | None
     """The findings of the inspection, as a JSON object."""
@@ -145,8 +146,8 @@ async def put_version(
     """Make this content a version of the adapter `name`, new or not, in the caller's transaction.
 
     Content that is a version already, ready or to be probed, gets no second number; promoted, it becomes current (once
-    it is ready). claimed: the caller will probe a new one. base_digest: the base that the content was inspected for; it
-    is registered (`bases`).
+    it is ready). claimed: True: the caller itself will probe the version if it is new. base_digest: the base that the
+    content was inspected for; it is registered (`bases`).
     Raises OtherBase: when the adapter of this name is for another base.
     """
     adapter, is_new_adapter = await ensure_adapter(conn, project_id, name, base_digest)
@@ -178,7 +179,7 @@ async def record_promotion(conn: Connection, adapter_id: str, version: int, prom
 async def put_adapter(
     conn: Connection, project_id: str, name: str, *, base_digest: str, digest: str, rank: int, size_bytes: int
 ) -> tuple[AdapterRow, bool]:
-    """Make content that needs no probe, as of the demo, the current version of the adapter `name`, new or not.
+    """Make content that needs no probe, such as the demo's, the current version of the adapter `name`, new or not.
 
     Returns the adapter and whether anything changed: nothing does if the digest is current already.
     Raises OtherBase: when the adapter of this name is for another base.

@@ -32,7 +32,7 @@ class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
     base_digest: str | None
     """The digest of the adapter's base model."""
     num_probes: int
-    """Probes that were begun so far, this one included."""
+    """The number of probes of the version that were begun so far, this one included."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Ready(msgspec.Struct, frozen=True):
     promoted: bool
     """True if the version became the current one."""
     before: int | None
-    """The version that was current before this one replaced it; None where it did not."""
+    """The number of the version that was current until now; None where none was."""
 
 
 # A transaction that claims holds no other lock, and waits for none.
@@ -139,7 +139,7 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """Record that a version was seen to work, and make it current if that was asked for and no other version was since.
+    """Record that a version works, and make it current, if that was ordered and no later order was for another version.
 
     probe: JSON text. Runs in the caller's transaction. Return None if the probe has ended in another way.
     """

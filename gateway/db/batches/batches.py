@@ -55,7 +55,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     waits_code: str | None
     """The code of the error for which no line can run; None where lines run."""
     waits_message: str | None
-    """The text of that error."""
+    """The text of the error for which no line can run; None where lines run."""
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ _GET = """
 
 
 async def insert_batch(conn: Connection, batch: NewBatch, *, max_open: int) -> bool:
-    """Make a batch; False where its project has max_open others that have not ended, or is purged."""
+    """Make a batch; return False where its project has max_open others that have not ended, or is purged."""
     return bool(
         await conn.fetchval(
             _INSERT,
@@ -163,7 +163,7 @@ _CANCEL = """
 async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
     """Cancel a batch, so that it ends as soon as possible; return False if it is ending or has ended.
 
-    The gateway that works on it has LET_GO_SECONDS to store the results that it has, which are billed.
+    The gateway that works on the batch has LET_GO_SECONDS to store the results that it already has, which are billed.
     """
     return bool(await conn.fetchval(_CANCEL, project_id, batch_id, LET_GO_SECONDS))
 

@@ -1,4 +1,7 @@
-"""The turns of projects at pools, which gateways share: each adds its charged work, and reads the sums of all."""
+"""The work of batches that each project got at each pool, summed over gateways, by which projects take turns.
+
+Each gateway adds the work that it charged, and reads the sums of all gateways.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ class Tag(NamedTuple):
     pool: str
     project_id: str
     tag: float
-    """The work of the project, lifted to that of others when the project came back."""
+    """The project's work, plus what was added when the project came back. The project with the lowest tag has the turn.
+    """
     asks: bool
 
 
@@ -62,9 +66,9 @@ _TAGS = """
 
 
 async def share_turns(conn: Connection, charged: Sequence[Charged]) -> list[Tag]:
-    """Add charged work to the shared tags; return the tags of all projects that ask at the same pools, or are named.
+    """Add charged work to the shared tags; return the tags at the same pools of projects that ask, or are in `charged`.
 
-    A project that asks again after a while is lifted to the smallest tag of those that ask.
+    The tag of a project that asks again after a while is raised to the smallest tag of the projects that ask.
     """
     columns = [list(column) for column in zip(*charged, strict=True)]
     await conn.execute(_CHARGE, *columns, ASKS_SECONDS)

@@ -54,7 +54,8 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     open_lines: dict[str, int]
     """The number of lines without a result, by the pool that they name; "" for lines that name none."""
     fence: int
-    """The number of this lease among the leases of the batch; a gateway with an earlier one may not write any more."""
+    """The number of this lease among the leases of the batch; a gateway with an earlier number may not write any more.
+    """
 
 
 class NewLine(msgspec.Struct, frozen=True, array_like=True):
@@ -176,7 +177,7 @@ _RECOUNT = """
 
 
 async def begin_anew(conn: Connection, batch: LeasedBatch) -> LeasedBatch:
-    """Mark lines of a locked batch as waiting again that ran in a gateway which has lost the lease.
+    """Mark as waiting again those lines of a locked batch that a gateway had begun before it lost the lease.
 
     Return the batch with its open lines, counted anew where they do not agree with the batch's other counts.
     """
@@ -201,8 +202,8 @@ class ProjectBatches(msgspec.Struct, frozen=True):
     num_due: int
 
 
-async def project_standings(conn: Connection) -> dict[str, ProjectBatches]:
-    """Return the standings of all projects with batches whose lines run."""
+async def count_project_batches(conn: Connection) -> dict[str, ProjectBatches]:
+    """Return the numbers of batches whose lines run, by project, without projects that have none."""
     return {row[0]: ProjectBatches(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 
@@ -220,13 +221,14 @@ class QueuedBatch(msgspec.Struct, frozen=True):
     left_seconds: float
     """Seconds until the batch expires."""
     num_left: dict[str, float]
-    """Lines by the pool that they name, as in LeasedBatch."""
+    """The part of the open lines that one gateway may expect, by the pool that lines name; "" for lines that name none.
+    """
     work_per_line: float | None
     """The mean work of a line in tokens, a completion's counted twice; None where no line has ended."""
 
 
 async def queued_batches(conn: Connection) -> list[QueuedBatch]:
-    """Return the batches whose lines wait for a gateway, each with the part of them that each gateway may expect."""
+    """Return the batches whose lines wait for a gateway, each with the part of its lines that one may expect."""
     return [
         QueuedBatch(left_seconds, {name: each / num_gateways for name, each in _OPEN_LINES.decode(lines).items()}, work)
         for left_seconds, lines, num_gateways, work in await conn.fetch(_QUEUED)
@@ -245,7 +247,7 @@ _RENEW = """
 async def renew_leases(conn: Connection, batches: Sequence[LeasedBatch]) -> set[tuple[str, str]]:
     """Renew the leases of batches. Return projects and ids of the batches that this gateway still has.
 
-    The others are lost, or were cancelled while lines run.
+    Batches that are not returned are lost, or were cancelled while their lines run.
     """
     columns = [[getattr(batch, name) for batch in batches] for name in ("project_id", "id", "fence")]
     ends = [batch.status == "cancelling" for batch in batches]
@@ -262,7 +264,7 @@ _RELEASE = """
 async def release_batch(
     conn: Connection, batch: LeasedBatch, *, after_seconds: float = 0, waits_for: BatchWait | None = None
 ) -> None:
-    """Let any gateway take a batch, after_seconds from now. waits_for: why its lines cannot run now."""
+    """Let any gateway take a batch, after_seconds from now. waits_for: why its lines cannot run now; None: they can."""
     why = (None, None) if waits_for is None else (waits_for.code, waits_for.message)
     await conn.execute(_RELEASE, batch.project_id, batch.id, batch.fence, after_seconds, *why)
 
@@ -387,7 +389,7 @@ _UNBEGIN = """
 
 
 async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[GivenBack]) -> None:
-    """Have lines begin anew."""
+    """Mark claimed lines as waiting again, so that another attempt begins."""
     columns = ([getattr(line, name) for line in lines] for name in GivenBack.__struct_fields__)
     await conn.execute(_UNBEGIN, batch.project_id, batch.id, *columns)
 
@@ -458,7 +460,10 @@ _FINALIZE = """
 
 
 async def finalize_batch(conn: Connection, batch: LeasedBatch, ending: str) -> None:
-    """Have a locked batch, whose lines run no more, write its files. ending: the state that it gets then."""
+    """Set a locked batch whose lines run no more to the state in which its files are written.
+
+    ending: the state that the batch gets once the files are written.
+    """
     await conn.execute(_FINALIZE, batch.project_id, batch.id, ending)
 
 

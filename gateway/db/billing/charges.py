@@ -103,7 +103,7 @@ _CHARGES = """
 
 
 async def charges(conn: Connection, scope: Scope, *, by_day: bool) -> AsyncIterator[list[ChargeRow]]:
-    """Yield batches of charges in CHARGE_ORDER, adjustments that are equal in it by their ids. Needs a transaction.
+    """Yield batches of charges in CHARGE_ORDER, and adjustments of equal order by their ids. Needs a transaction.
 
     by_day: sum by day, key and adapter as well; otherwise over the month, without them.
     """

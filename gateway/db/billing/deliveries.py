@@ -73,9 +73,10 @@ class DueRun(msgspec.Struct, frozen=True):
     delivery: DeliveryRow
     period: str
     attempts: int
-    """The number of attempts that failed before."""
+    """The number of earlier attempts to deliver the period, which failed."""
     sums: str | None
-    """The present sums of a day in the ledger."""
+    """The sums of the ledger's rows for a period that is a day, by which a later change is noticed; None for a month.
+    """
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -197,7 +198,7 @@ _QUEUE_MONTHS = """
 
 
 async def queue_due_periods(conn: Connection) -> None:
-    """Queue the periods of all deliveries that have ended, and days whose sums have changed since."""
+    """Queue periods of deliveries that have ended, and delivered days whose sums in the ledger changed since."""
     await conn.execute(_QUEUE_DAYS)
     await conn.execute(_QUEUE_DAYS_AGAIN, WATCHED_DAYS)
     await conn.execute(_QUEUE_MONTHS)

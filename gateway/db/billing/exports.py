@@ -1,6 +1,6 @@
-"""The queries with which exports read the ledger.
+"""The queries with which exports read the ledger: rows and sums of one period, and the names that go with them.
 
-They read rows and sums of one period, in one snapshot, and the names that go with them.
+An export reads all of these in one snapshot of the database.
 
 Rows come in a total order through a cursor of the server, a batch at a time. Text is ordered by its bytes
 (COLLATE "C"), so that the order is the same in every database.
@@ -160,7 +160,7 @@ async def ledger_sums(conn: Connection, scope: Scope) -> LedgerSums:
     return LedgerSums(**row)
 
 
-class Setting(msgspec.Struct, frozen=True):
+class ExportFacts(msgspec.Struct, frozen=True):
     """The facts that an export states beside its rows."""
 
     is_closed: bool
@@ -184,11 +184,11 @@ _SETTING = """
 """
 
 
-async def read_setting(conn: Connection, organization_id: str, month: datetime.date) -> Setting:
+async def read_facts(conn: Connection, organization_id: str, month: datetime.date) -> ExportFacts:
     """Return the facts that an export of a month states beside its rows."""
     row = await conn.fetchrow(_SETTING, organization_id, month)
     assert row is not None
-    return Setting(**row)
+    return ExportFacts(**row)
 
 
 # As they were when the month was closed; afterwards a name may change, the month's files may not.

@@ -153,9 +153,12 @@ _CLAIM = """
 """
 
 
-async def claim_background(conn: Connection, owner: str, *, lease_s: float, max_of_one: int) -> ClaimedRow | None:
-    """Take the next response that no gateway runs. max_of_one: the most responses of one project that run at once."""
-    row = await conn.fetchrow(_CLAIM, owner, lease_s, max_of_one)
+async def claim_background(conn: Connection, owner: str, *, lease_s: float, max_per_project: int) -> ClaimedRow | None:
+    """Take the next response that no gateway runs; None where there is none.
+
+    max_per_project: the most responses of one project that run at once.
+    """
+    row = await conn.fetchrow(_CLAIM, owner, lease_s, max_per_project)
     return ClaimedRow(**row) if row else None
 
 
@@ -260,7 +263,10 @@ _GET = """
 async def get_background(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> BackgroundRow | None:
-    """Return a background response of a project; None where there is none. allowed: models; None: all."""
+    """Return a background response of a project; None where there is none.
+
+    allowed: the models that the caller's key may use; None: all.
+    """
     row = await conn.fetchrow(_GET, project_id, response_id, _list_or_none(allowed))
     return BackgroundRow(**row) if row else None
 

@@ -32,7 +32,10 @@ MAX_COUNTED = 100_000
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
-    """The number of values that are encrypted with a key; MAX_COUNTED stands for as many or more."""
+    """The numbers of values that are encrypted with one key; MAX_COUNTED stands for as many or more.
+
+    id: the id of the key. num_contents: logged contents of requests.
+    """
 
     id: str
     num_replies: int

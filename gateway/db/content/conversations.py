@@ -79,7 +79,10 @@ _GET = """
 async def get_conversation(
     conn: Connection, project_id: str, conversation_id: str, allowed: Collection[str] | None
 ) -> ConversationRow | None:
-    """Return a conversation of a project; None where there is none. allowed: models; None: all."""
+    """Return a conversation of a project; None where there is none.
+
+    allowed: the models that the caller's key may use; None: all.
+    """
     row = await conn.fetchrow(_GET, project_id, conversation_id, _list_or_none(allowed))
     return ConversationRow(**row) if row else None
 

@@ -85,7 +85,10 @@ _GET = """
 async def get_chat(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> ChatRow | None:
-    """Return a stored chat completion of a project; None where there is none. allowed: models; None: all."""
+    """Return a stored chat completion of a project; None where there is none.
+
+    allowed: the models that the caller's key may use; None: all.
+    """
     row = await conn.fetchrow(_GET, project_id, chat_id, _list_or_none(allowed))
     return ChatRow(**row) if row else None
 
@@ -102,7 +105,10 @@ _GET_MESSAGES = """
 async def get_messages(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> MessagesRow | None:
-    """Return the messages of a stored chat completion; None where there is none. allowed: models; None: all."""
+    """Return the messages of a stored chat completion; None where there is none.
+
+    allowed: the models that the caller's key may use; None: all.
+    """
     row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _list_or_none(allowed))
     return MessagesRow(**row) if row else None
 

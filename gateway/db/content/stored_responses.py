@@ -107,7 +107,10 @@ _GET = """
 async def get_response(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> ResponseRow | None:
-    """Return a stored response of a project; None where there is none. allowed: models; None: all."""
+    """Return a stored response of a project; None where there is none.
+
+    allowed: the models that the caller's key may use; None: all.
+    """
     row = await conn.fetchrow(_GET, project_id, response_id, _list_or_none(allowed))
     return ResponseRow(**row) if row else None
 

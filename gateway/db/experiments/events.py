@@ -26,7 +26,7 @@ UnitId = tuple[str, bytes]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A row of experiment_requests."""
+    """A request that an experiment counts: a row of `experiment_requests`."""
 
     request_id: str
     at_us: int
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True):
     is_delivered: bool
     """True if the request got the arm's whole treatment."""
     num_refused: int
-    """The number of alike requests that were refused; 0: the request ran."""
+    """The number of refused requests of the unit, within a second, that this row stands for; 0: the request ran."""
     segments: Values = ()
     """The segments of the request; empty where they are not known."""
 
@@ -129,7 +129,7 @@ def _queued_event(row: Any) -> QueuedEvent:
     return QueuedEvent(kind, experiment_id, feedback_id, digest, request, usage)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingEvents(msgspec.Struct, frozen=True):
     """The events that are not in the sums yet."""
 
     num: int
@@ -146,11 +146,11 @@ _WAITING = """
 """
 
 
-async def count_waiting(conn: Connection) -> Waiting:
-    """Return how many events wait, counted up to `MAX_COUNTED`, and for how long."""
+async def count_waiting(conn: Connection) -> WaitingEvents:
+    """Return the number of events that wait, counted up to `MAX_COUNTED`, and the age of the oldest one."""
     row = await conn.fetchrow(_WAITING, MAX_COUNTED)
     assert row is not None
-    return Waiting(row["num"], max(0.0, row["lag_s"]))
+    return WaitingEvents(row["num"], max(0.0, row["lag_s"]))
 
 
 _BEHIND = """
@@ -162,10 +162,10 @@ _BEHIND = """
 """
 
 
-async def behind_s(conn: Connection, grace: datetime.timedelta) -> float:
+async def counting_lag_s(conn: Connection, grace: datetime.timedelta) -> float:
     """Return the seconds for which the oldest event has waited, or the oldest outcome window has been due to be closed.
 
-    grace: the time after a window's end at which it is due.
+    grace: the time after its end at which a window is due to be closed.
     """
     seconds: float = await conn.fetchval(_BEHIND, grace)
     return seconds

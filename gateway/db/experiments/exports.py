@@ -54,7 +54,7 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     num_errors: int
     num_refusals: int
     num_cut: int
-    """Requests that ended at their most tokens."""
+    """Requests that ended because they reached their maximum number of tokens."""
     cost_nanos: int
     """The cost in billionths of the currency."""
     prompt_tokens: int

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ExposedRequest(msgspec.Struct, frozen=True):
-    """A row of `experiment_requests`."""
+    """A request that got an arm of an experiment: a row of `experiment_requests`."""
 
     request_id: str
     project_id: str
@@ -33,7 +33,7 @@ class ExposedRequest(msgspec.Struct, frozen=True):
     """True if the request got the arm's whole treatment."""
     created_at: datetime.datetime
     num_refused: int = 0
-    """The number of alike requests that were refused; 0: the request ran."""
+    """The number of refused requests of the unit, within a second, that this row stands for; 0: the request ran."""
     origin: Origin | None = None
     """The facts about the request that its arm could not change; None where they are not known."""
 

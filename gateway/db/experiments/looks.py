@@ -1,4 +1,4 @@
-"""Looks at results: the results as they were shown, each with its time.
+"""Looks: the results of experiments as they were shown to people, each with the time at which they were shown.
 
 For each experiment there is at most one look a minute, none that shows the same as the one before, and one at each
 change of state.
@@ -49,7 +49,7 @@ async def keep_look(
 ) -> None:
     """Store results as a look, unless one was stored within the last minute, or the last one shows the same results.
 
-    always: True: store them even then, as at a change of the state.
+    always: True: store the results in these cases as well, as at a change of the state.
     """
     stored = {"days": days, "results": _finite(msgspec.to_builtins(results))}
     await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(stored).decode(), always, EVERY)

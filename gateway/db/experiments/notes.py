@@ -1,7 +1,7 @@
 """The notes of gateways about requests to experiments, written each second: units, refusals, and unanalysed requests.
 
 A gateway states the time up to which all its notes are written: new weights wait for that, so that no unit that has
-seen an arm moves. Its batches have numbers, so that one that is sent again is not written twice.
+seen an arm moves. The batches of notes have numbers, so that a batch that is sent again is not written twice.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ _NOTHING_NOTED = """
 """
 
 
-async def nothing_noted(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
-    """Record that a gateway has nothing to write. age: the longest time for which this may be wrong."""
+async def record_no_notes(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
+    """Record that a gateway has no notes to write. age: the longest time for which notes may be missing."""
     await conn.execute(_NOTHING_NOTED, gateway_id, age)
 
 
@@ -139,7 +139,7 @@ async def remove_gateway(conn: Connection, gateway_id: str) -> None:
 _DROP_SILENT = "DELETE FROM experiment_gateways WHERE noted_until < clock_timestamp() - $1::interval"
 
 
-async def drop_silent(conn: Connection) -> None:
+async def drop_silent_gateways(conn: Connection) -> None:
     """Delete the state of gateways that have been silent for long. One that comes back makes itself known again."""
     await conn.execute(_DROP_SILENT, SILENT_FOR)
 
@@ -155,7 +155,7 @@ _LATE = """
 
 
 async def note_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
-    """Have all gateways read the list of exposed units again where units got weights that had been replaced.
+    """Make all gateways read exposed units again, in experiments where new units got weights that had been replaced.
 
     units: the experiment and the epoch of each new unit, committed by now.
     """

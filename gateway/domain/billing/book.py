@@ -1,7 +1,7 @@
 """The price book: versions that never change, each complete, and the choice of the price for a request. Pure.
 
-`price_of` in the schema prices a row by the same rule as `rates` here; limits ask `most_of` for an upper bound before a
-request runs.
+`price_of` in the schema prices a row by the same rule as `rates` here; limits ask `highest_price_of` for an upper bound
+before a request runs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
     return book[first : bisect_right(book, until_ns, key=by_time)]
 
 
-def most_of(versions: Iterable[Version], project_id: str, model: str, service_tier: str) -> Price:
+def highest_price_of(versions: Iterable[Version], project_id: str, model: str, service_tier: str) -> Price:
     """Return the highest price of tokens of this model in any of these versions."""
     rates = [
         version.rates(project_id, model, adapter_class, service_tier)

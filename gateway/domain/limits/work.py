@@ -23,7 +23,7 @@ class Price(msgspec.Struct, frozen=True):
     input: int = 0
     output: int = 0
 
-    def most(self, prompt_tokens: int, completion_tokens: int) -> int:
+    def highest_cost(self, prompt_tokens: int, completion_tokens: int) -> int:
         """Return the most that these numbers of tokens can cost, in nanos.
 
         The cost is rounded up, since the ledger rounds each row once, to the nearest.
@@ -34,7 +34,9 @@ class Price(msgspec.Struct, frozen=True):
 class Prices(Protocol):
     """The prices of models, without I/O."""
 
-    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+    def highest_price(
+        self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
+    ) -> Price:
         """Return an upper bound of the cost of a request that is admitted at about this Unix time in ns."""
 
     def currency(self, organization_id: str) -> str:
@@ -138,7 +140,7 @@ def amounts(
     found = []
     for unit in units:
         if unit == "cost_nanos":
-            found.append(price.most(prompt_tokens, completion_tokens))
+            found.append(price.highest_cost(prompt_tokens, completion_tokens))
         else:
             of_request, of_prompt, of_completion = _COUNTS[unit]
             found.append(of_request * is_request + of_prompt * prompt_tokens + of_completion * completion_tokens)

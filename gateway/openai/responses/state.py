@@ -154,13 +154,13 @@ class EarlierItems:
         """Add a response's input and output to its conversation. Return whether they are in it."""
         items = [*with_ids(own, whole.id.removeprefix("resp_")), *whole.output]
         items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
-        return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)
+        return await self._conversations.add_answer(caller, conversation_id, items_json, model=whole.model)
 
     async def _chain_items(self, caller: Principal, response_id: str | None) -> list[Item]:
         if response_id is None:
             return []
         self._pace.take(caller.project_id)
-        followed = await self._stored.followed(caller, known_form(response_id))
+        followed = await self._stored.chain(caller, known_form(response_id))
         if followed.is_too_long:
             raise _too_long("previous_response_id")
         if followed.turns is None:

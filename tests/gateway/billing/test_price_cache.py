@@ -21,13 +21,13 @@ async def test_rates_are_those_of_the_instant_and_none_where_adapters_differ() -
         return {"org": book}
 
     prices = PriceCache(load)
-    assert prices.exactly("org", "proj", "base", "default", 50) is None, "no book was read"
+    assert prices.exact_rates("org", "proj", "base", "default", 50) is None, "no book was read"
     await prices.start()
     try:
-        assert prices.exactly("org", "proj", "base:support", "default", 50) == Rates(5, 5, 5)
-        assert prices.exactly("org", "proj", "base", "default", 100) == Rates(3, 3, 3)
-        assert prices.exactly("org", "proj_less", "base", "default", 100) == Rates(3, 3, 3, 5_000)
-        assert prices.exactly("org", "proj", "base:support", "default", 100) is None, "its class decides"
-        assert prices.exactly("other", "proj", "base", "default", 100) is None
+        assert prices.exact_rates("org", "proj", "base:support", "default", 50) == Rates(5, 5, 5)
+        assert prices.exact_rates("org", "proj", "base", "default", 100) == Rates(3, 3, 3)
+        assert prices.exact_rates("org", "proj_less", "base", "default", 100) == Rates(3, 3, 3, 5_000)
+        assert prices.exact_rates("org", "proj", "base:support", "default", 100) is None, "its class decides"
+        assert prices.exact_rates("other", "proj", "base", "default", 100) is None
     finally:
         await prices.stop()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.db.billing.prices import InvalidPriceVersion, list_versions
-from gateway.domain.billing.book import Entry, Version, in_force, most_of
+from gateway.domain.billing.book import Entry, Version, highest_price_of, in_force
 from gateway.domain.billing.money import decimal_text
 from gateway.domain.billing.pricing import Cost, Rates, cost
 from tests.gateway.billing.books import FLAT, NOW, Books
@@ -128,7 +128,7 @@ def test_what_is_reserved_covers_what_is_billed_whatever_changes_meanwhile(
     ]
     around = in_force(book, 2_500_000_000, 4_500_000_000)
     assert [version.version for version in around] == [2, 3, 4]
-    most = most_of(around, "proj", model, tier).most(uncached + cached, output)
+    most = highest_price_of(around, "proj", model, tier).highest_cost(uncached + cached, output)
     for version in around:
         for adapter_class in ("none",) if ":" not in model else ("default", "big"):
             if adapter_class in version.adapter_classes(model):

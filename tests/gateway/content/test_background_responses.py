@@ -16,7 +16,7 @@ import pytest
 from engine.fake import FakeCore
 from engine.protocol import StepOutputs
 from gateway.content.background_responses import MAX_OPEN
-from gateway.openai.responses.background.runner import MAX_RUNNING_OF_ONE
+from gateway.openai.responses.background.runner import MAX_RUNNING_PER_PROJECT
 from tests.gateway.conftest import House, open_house
 from tests.gateway.content.conftest import another_key
 from tests.gateway.limits.fleet import Key
@@ -184,7 +184,7 @@ async def test_a_cancelled_response_stops_and_keeps_what_there_was(
 async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
     """Give the ids of running responses that take all places of their project."""
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
         await spoken(http, id, conn)
     await conn.close()
@@ -286,7 +286,7 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
     house: House, http: httpx.AsyncClient
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
         await spoken(http, id, conn)
     waiting = await queue(http)
@@ -306,7 +306,7 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
 
 async def test_a_revoked_key_runs_nothing_more(house: House, http: httpx.AsyncClient, storing: Key) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
         await spoken(http, id, conn)
     other = await another_key(house.dsn, storing, models=["tiny"])
@@ -406,7 +406,7 @@ async def test_webhooks_are_told_of_the_ends_that_they_ask_for(
 
 async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: House, http: httpx.AsyncClient) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
         await spoken(http, id, conn)
     waiting = await queue(http)

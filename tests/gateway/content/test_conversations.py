@@ -242,8 +242,8 @@ async def test_a_conversation_grows_up_to_its_bound(database: Database, dsn: str
     assert made is not None
     assert await kept.append(caller, NEVER, [ItemJson(f"msg_{number}", b"1") for number in (2, 3)]) == "done"
     assert await kept.append(caller, NEVER, [ItemJson(f"msg_{number}", b"1") for number in (4, 5)]) == "too_long"
-    assert not await kept.add(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
+    assert not await kept.add_answer(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
     assert await kept.delete_item(caller, NEVER, "msg_1") is not None
-    assert await kept.add(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
+    assert await kept.add_answer(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
     items = await kept.items(caller, NEVER)
     assert items is not None and [item.id for item in items] == ["msg_2", "msg_3", "msg_6"]

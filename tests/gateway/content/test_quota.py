@@ -123,7 +123,9 @@ async def test_responses_and_conversations_count_and_are_kept_within_the_bound(
         kept = await StoredResponses(database, cipher, writes, room).store(project, Response(id=f"r{number}", **parts))
         conversations = Conversations(database, cipher, writes, room)
         await conversations.create(caller, f"conv_{number}", {}, [])
-        return await conversations.add(caller, f"conv_{number}", [ItemJson("item_1", text)], model="tiny") and kept
+        return (
+            await conversations.add_answer(caller, f"conv_{number}", [ItemJson("item_1", text)], model="tiny") and kept
+        )
 
     assert await keep(ContentQuota(database, 1 << 20, disk, clock), 1)
     async with database.acquire() as conn:

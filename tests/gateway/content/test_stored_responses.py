@@ -317,7 +317,7 @@ async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
     stored, caller = responses_and_caller
     for number in range(200):
         assert await stored.store(caller.project_id, made(number))
-    followed = await stored.followed(caller, "resp_199")
+    followed = await stored.chain(caller, "resp_199")
     assert followed.turns is not None
     assert [turn.input for turn in followed.turns] == [b"[%d]" % number for number in range(200)]
     async with database.acquire() as conn:
@@ -331,9 +331,9 @@ async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
             "WHERE id = 'resp_0'",
             MAX_LINKS + 10,
         )
-    too_long = await stored.followed(caller, f"resp_{MAX_LINKS}")
+    too_long = await stored.chain(caller, f"resp_{MAX_LINKS}")
     assert (too_long.turns, too_long.is_too_long) == (None, True)
-    gap = await stored.followed(caller, "resp_-5")
+    gap = await stored.chain(caller, "resp_-5")
     assert (gap.turns, gap.is_too_long) == (None, False)
 
 
@@ -345,8 +345,8 @@ async def test_a_chain_of_too_many_bytes_is_not_read(
         assert await stored.store(caller.project_id, made(number, num_bytes=7000))
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
     bounded = StoredResponses(database, cipher, writes, max_chain_bytes=16_000)
-    assert (await bounded.followed(caller, "resp_1")).turns is not None
-    too_long = await bounded.followed(caller, "resp_2")
+    assert (await bounded.chain(caller, "resp_1")).turns is not None
+    too_long = await bounded.chain(caller, "resp_2")
     assert (too_long.turns, too_long.is_too_long) == (None, True)
     assert len(await stored.turns(caller, [f"resp_{number}" for number in range(3)])) == 3
 
@@ -384,4 +384,4 @@ async def test_sealed_content_is_bound_to_its_place(
         )
     for id in ("resp_0", "resp_1"):
         with pytest.raises(ContentUnreadable, match="cannot be decrypted"):
-            await stored.followed(caller, id)
+            await stored.chain(caller, id)

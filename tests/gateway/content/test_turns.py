@@ -35,9 +35,9 @@ def slot(tenant: Key) -> Slot:
     return Slot(tenant.project_id, b"k" * 32)
 
 
-def gateway(database: Database, cipher: Cipher, *, wait_s: float = 10.0, sure_s: float = 0.3) -> Idempotency:
+def gateway(database: Database, cipher: Cipher, *, wait_s: float = 10.0, lost_after_s: float = 0.3) -> Idempotency:
     lost = Counter("lost", "x", ["kind"], registry=CollectorRegistry())
-    return Idempotency(database, cipher, Writes(lost), wait_s=wait_s, sure_s=sure_s)
+    return Idempotency(database, cipher, Writes(lost), wait_s=wait_s, lost_after_s=lost_after_s)
 
 
 class Leaving(Database):
@@ -110,21 +110,21 @@ async def is_alive(database: Database, slot: Slot) -> bool | None:
 async def test_a_request_that_is_heard_of_again_in_time_is_not_lost(
     tables: Database, cipher: Cipher, slot: Slot
 ) -> None:
-    for sure_s in (0.4, 2.0, 10.0):  # longer where the machine is too busy to be in time
-        here, there = gateway(tables, cipher), gateway(tables, cipher, sure_s=sure_s)
+    for lost_after_s in (0.4, 2.0, 10.0):  # longer where the machine is too busy to be in time
+        here, there = gateway(tables, cipher), gateway(tables, cipher, lost_after_s=lost_after_s)
         execution = await begun(here, slot, "req_first")
         await set_dead(tables, slot)  # nobody could reach the database, and now everybody can
         dead_s = time.monotonic()
         waiting = asyncio.create_task(there.begin(slot, REQUEST, "req_second"))
-        await asyncio.wait([waiting], timeout=sure_s / 4)
+        await asyncio.wait([waiting], timeout=lost_after_s / 4)
         await here.give_sign_of_life()
-        if time.monotonic() - dead_s < sure_s:
+        if time.monotonic() - dead_s < lost_after_s:
             break
         await execution.free()
         (second,) = await asyncio.gather(waiting, return_exceptions=True)
         if isinstance(second, Execution):
             await second.free()
-    done, _ = await asyncio.wait([waiting], timeout=1.5 * sure_s)
+    done, _ = await asyncio.wait([waiting], timeout=1.5 * lost_after_s)
     assert not done
     await execution.finish(REPLY)
     assert isinstance(await waiting, Reply)
@@ -144,15 +144,15 @@ async def test_silence_that_lasts_is_a_loss_unless_the_reply_comes_after_all(
 
 
 def test_silence_counts_while_the_database_answers() -> None:
-    silence = Silence(sure_s=10)
-    assert not silence.is_sure(False, 100)
-    assert not silence.is_sure(False, 109)
-    assert not silence.is_sure(None, 114)  # no answer
-    assert not silence.is_sure(False, 130)
-    assert not silence.is_sure(False, 139)
-    assert silence.is_sure(False, 140)
-    assert not silence.is_sure(True, 141)
-    assert not silence.is_sure(False, 142)
+    silence = Silence(lost_after_s=10)
+    assert not silence.is_gateway_dead(False, 100)
+    assert not silence.is_gateway_dead(False, 109)
+    assert not silence.is_gateway_dead(None, 114)  # no answer
+    assert not silence.is_gateway_dead(False, 130)
+    assert not silence.is_gateway_dead(False, 139)
+    assert silence.is_gateway_dead(False, 140)
+    assert not silence.is_gateway_dead(True, 141)
+    assert not silence.is_gateway_dead(False, 142)
 
 
 async def test_the_end_of_one_that_was_freed_leaves_its_successor_running(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.db.experiments.events import behind_s, count_waiting
+from gateway.db.experiments.events import count_waiting, counting_lag_s
 from gateway.db.pool import Database
 from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
@@ -78,14 +78,14 @@ async def test_gateways_leave_the_books_to_a_worker_unless_it_is_behind(database
 async def test_a_window_that_is_due_and_not_closed_is_behind(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
-        assert await behind_s(conn, GRACE) == 0
+        assert await counting_lag_s(conn, GRACE) == 0
         await ten_requests(conn, made, 0)
         await ExperimentBookkeeper(database)._count()
-        due = await behind_s(conn, GRACE)
+        due = await counting_lag_s(conn, GRACE)
         assert due > STAND_IN_AFTER_S
-        assert 0 < await behind_s(conn, GRACE + datetime.timedelta(seconds=due - 1)) < due
+        assert 0 < await counting_lag_s(conn, GRACE + datetime.timedelta(seconds=due - 1)) < due
         await ExperimentBookkeeper(database).work()
-        assert await behind_s(conn, GRACE) == 0
+        assert await counting_lag_s(conn, GRACE) == 0
 
 
 async def freeze(conn: Connection, pid: int) -> None:

@@ -73,7 +73,7 @@ class Resolver:
 class Prices:
     """Prices that differ by model."""
 
-    def most(self, organization_id: str, project_id: str, model: str, tier: str, instant_ns: int) -> Price:
+    def highest_price(self, organization_id: str, project_id: str, model: str, tier: str, instant_ns: int) -> Price:
         return Price(input=ord(model[0]) * 10_000_000, output=ord(model[-1]) * 10_000_000)
 
 

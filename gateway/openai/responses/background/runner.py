@@ -27,7 +27,7 @@ LEASE_S, HOLD_S = 10.0, 2.5
 """The seconds after which a gateway loses a response whose lease it does not renew, and those between two renewals."""
 
 POLL_S = 1.0
-MAX_RUNNING, MAX_RUNNING_OF_ONE = 8, 4
+MAX_RUNNING, MAX_RUNNING_PER_PROJECT = 8, 4
 """The most responses that one gateway runs, and that all gateways run of one project: the rest waits in the database,
 where it takes no place from other requests."""
 
@@ -41,20 +41,20 @@ class BackgroundRunner:
         outcomes: Counter,
         *,
         drain_s: float = 0.0,
-        max_of_one: int = MAX_RUNNING_OF_ONE,
+        max_per_project: int = MAX_RUNNING_PER_PROJECT,
         wake: asyncio.Event | None = None,
     ) -> None:
         """Prepare a runner.
 
         outcomes: counts responses by their outcome here.
         drain_s: the most seconds for which `stop` waits for responses to end.
-        max_of_one: the most responses of one project that run at once, over all gateways.
+        max_per_project: the most responses of one project that run at once, over all gateways.
         wake: set when a response may wait; None: the runner polls every POLL_S.
         """
         self._tools = tools
         self._outcomes = outcomes
         self._drain_s = drain_s
-        self._max_of_one = max_of_one
+        self._max_per_project = max_per_project
         self._owner = new_id("run")
         self._running: dict[asyncio.Task[None], Running] = {}
         self._stop_at_s: float | None = None
@@ -99,7 +99,9 @@ class BackgroundRunner:
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         while len(self._running) < MAX_RUNNING:
-            claim = await self._tools.background.claim(self._owner, lease_s=LEASE_S, max_of_one=self._max_of_one)
+            claim = await self._tools.background.claim(
+                self._owner, lease_s=LEASE_S, max_per_project=self._max_per_project
+            )
             if claim is None:
                 return
             try:
