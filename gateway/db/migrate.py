@@ -123,7 +123,7 @@ async def missing_scripts(conn: Connection, folder: Path = MIGRATIONS) -> list[S
 
     For an empty database, and for one that has to be converted first, return all scripts.
 
-    Raises as `migrate`, but for a database that is too old.
+    Raises MigrationRefused: when the database is newer than this code, or contradicts its files.
     """
     steps, functions = [read_conversion(), *read_migrations(folder)], read_functions()
     rows = await conn.fetch(_SELECT_APPLIED) if await conn.fetchval(_HAS_SCHEMA) else []
@@ -166,7 +166,7 @@ async def _migrate(
 async def lock_wait_ms(conn: Connection) -> int:
     """Return the milliseconds for which a migration waits for each lock.
 
-    They end before PostgreSQL searches for deadlocks, but after the search where a vacuum is at work in the database.
+    The wait ends before PostgreSQL searches for deadlocks; while a vacuum is at work in the database, after the search.
     """
     return int(await conn.fetchval(_LOCK_WAIT_MS))
 

@@ -144,10 +144,10 @@ async def _begin_session(settings: Mapping[str, str], niceness: int, conn: async
 
 
 async def _keep_session(conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Leave a returned connection's session unchanged.
+    """Do nothing to the session of a connection that returns to the pool, in place of asyncpg's reset.
 
-    Borrowers change nothing beyond a transaction, an open one of which asyncpg rolls back; asyncpg's usual four
-    statements would double the exchanges with the server.
+    Borrowers change nothing that outlives a transaction, and asyncpg rolls back a transaction that is still open. The
+    four statements of asyncpg's reset would double the exchanges with the server.
     """
 
 
@@ -230,8 +230,8 @@ class Database:
     def bounded(self, num_connections: int) -> Database:
         """Return the same pool with a bound on the connections that are borrowed through it at once.
 
-        It is for parts of the process that have to leave connections to parts whose clients wait. num_connections: the
-        bound.
+        The bound is for parts of the process that have to leave connections to parts whose clients wait.
+        num_connections: the bound.
         """
         return _Bounded(self._dsn, self._pool, num_connections)
 

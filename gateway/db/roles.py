@@ -32,7 +32,7 @@ _CURRENT = "SELECT current_user"
 
 
 async def runtime_role(dsns: Dsns) -> str | None:
-    """Return the name of the role that gateways use; None where the owner's connection string is theirs, too.
+    """Return the name of the role that gateways use; None where gateways use the owner's connection string.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """

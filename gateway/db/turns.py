@@ -1,4 +1,7 @@
-"""Turns: locks by which one process of all does work that one process is enough for. Knows nothing of that work."""
+"""Turns: locks that choose one process among all gateways and workers for work that only one has to do.
+
+Knows nothing of the work.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _IS_FREE = "SELECT pg_try_advisory_xact_lock_shared($1)"
 async def is_free(conn: Connection, lock_key: int) -> bool:
     """Tell whether no process has a turn, without taking it.
 
-    lock_key: the number by which the turn is known.
+    lock_key: the key of the turn's lock, one of those in this module.
     """
     return bool(await conn.fetchval(_IS_FREE, lock_key))
 

@@ -34,8 +34,8 @@ _RESEAL = """
 
 
 async def reseal_key(conn: Connection, project_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Store the same secret, encrypted with another content key.
+    """Store a project's secret encrypted with another content key, unless the stored one changed meanwhile.
 
-    before: the id of the content key that encrypted it so far.
+    before: the id of the content key that encrypted the stored secret so far.
     """
     await conn.execute(_RESEAL, project_id, before, content_key, sealed)

@@ -1,7 +1,7 @@
 """Reads past traffic and feedback of a project as units, before an experiment starts.
 
-The ledger knows no units: they are those of the project's experiments where it had any, else each API key or each
-request is taken for one. Feedback is about units, or about requests of experiments.
+The ledger knows no units. If the project had experiments, their units are used; else each API key or each request is
+taken for a unit. Feedback is about units, or about requests of experiments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Past = Literal["unit", "api_key", "request"]
 
 
 class PastRow(msgspec.Struct, frozen=True):
-    """A row of the ledger."""
+    """A row of the ledger, with the unit of its request."""
 
     unit: bytes
     """The digest of the request's unit."""
@@ -107,7 +107,7 @@ async def load_past_votes(
 ) -> list[PastVotes]:
     """Return the votes of each unit, or of each request, by a feedback metric since an instant, by their first votes.
 
-    by_unit: False: by request; votes about units alone are about no request.
+    by_unit: False: by request, without votes that are about a unit rather than a request.
     """
     rows = await conn.fetch(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
     return [PastVotes(*row) for row in rows]

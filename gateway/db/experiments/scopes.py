@@ -33,9 +33,9 @@ class Scope(msgspec.Struct, frozen=True):
     started_at: datetime.datetime
     stopped_at: datetime.datetime | None
     overruled: frozenset[tuple[str, str]]
-    """Pairs of a guardrail and an arm that no longer pause the experiment: a person started it again after they had."""
+    """Pairs of a guardrail and an arm that no longer pause the experiment, which a person started again after them."""
     own: Mapping[str, Kind]
-    """The kind of each metric of the project's own."""
+    """The kind of each of the project's own metrics, by the metric's name."""
     has_alike: bool
     """True if other experiments of the project that have started take their units from the same place."""
 

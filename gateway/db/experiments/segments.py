@@ -34,7 +34,7 @@ class SegmentTotal(msgspec.Struct):
     """The number of units, those of them that got the whole treatment, and the number of their requests, by segment,
     epoch and arm."""
     sums: dict[tuple[Place, str], Sums] = {}
-    """The sums of each metric, by the same places."""
+    """The sums of each metric, by segment, epoch and arm, and the metric's name."""
 
     def known(self, experiment_id: str) -> Known:
         """Return the segment values of an experiment that are counted separately, by kind."""

@@ -177,7 +177,7 @@ def _wide(votes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[str, int]]:
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """A vote that counts: the latest of its source about its thing, unless that was withdrawn."""
+    """A vote that counts: the latest vote of its source about its request or unit, unless that vote was withdrawn."""
 
     feedback_id: str
     metric: str
@@ -269,10 +269,11 @@ async def rows_of_units(
 ) -> list[UnitRows]:
     """Return all rows of units, as of one moment.
 
-    take_events: whether the waiting events of the units' requests are deleted, since these rows have them. most: the
-    most requests that all of them may have; None for no bound.
+    take_events: True: waiting events of the units' requests are deleted, since the rows include what they report. most:
+    the most requests that the units may have together; None for no bound.
+
     Raises OlderRequest: when the transaction has to be begun anew.
-    Raises UnitsTooLarge: when they have more.
+    Raises UnitsTooLarge: when the units have more than `most` requests.
     """
     columns = _columns(ids)
     extent = await conn.fetchrow(_EXTENT, *columns)

@@ -28,6 +28,7 @@ class UploadRow(msgspec.Struct, frozen=True):
     purpose: str
     num_bytes: int
     keep_seconds: int | None
+    """The seconds after which the file will expire; None: it stays until it is deleted."""
     file_id: str | None
     content_key: str
     """The id of the key that encrypts the sealed fields."""
@@ -40,9 +41,11 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     id: str
     lives_seconds: int
+    """The seconds after which the upload expires unless it is completed."""
     purpose: str
     num_bytes: int
     keep_seconds: int | None
+    """The seconds after which the file will expire; None: it stays until it is deleted."""
     content_key: str
     """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes

@@ -19,7 +19,7 @@ class AttemptTokens(msgspec.Struct, frozen=True):
     """The best count that the ledger has of one attempt."""
 
     num_tokens: int
-    """Tokens of the prompt, the completion, and those discarded."""
+    """The tokens of the prompt and of the completion, and the discarded tokens."""
     is_superseded: bool
 
 

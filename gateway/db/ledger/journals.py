@@ -29,8 +29,9 @@ class LostJournal(msgspec.Struct, frozen=True):
 
     id: str
     open_requests: int
-    """Requests that were sent to an engine and have no row."""
+    """The number of requests that were sent to an engine and have no row in the ledger."""
     heard_at: datetime.datetime
+    """The time of the gateway's last report."""
     folder: str | None
     """The machine and the folder that the journal is in, as MACHINE:PATH; None where the gateway did not tell."""
 
@@ -67,6 +68,7 @@ class LivingGateway(msgspec.Struct, frozen=True):
     started_at: datetime.datetime | None
     """The time of the gateway's first report; None if the gateway does not tell its version."""
     heard_at: datetime.datetime
+    """The time of the gateway's last report."""
     open_requests: int
 
 
@@ -140,7 +142,7 @@ _CORRECTED = """
 async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
-    """Return the attempts that got a better count in this transaction.
+    """Return those of the given attempts that got a better count in the caller's transaction.
 
     attempts: (request_id, attempt, created_at) of each; not empty.
     """
@@ -175,7 +177,7 @@ _ENGINE_USAGE = """
 async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[str, tuple[int, int]]:
     """Return the prompt and completion tokens that the ledger has taken from these engines, by engine.
 
-    Engines of which it has none are left out.
+    Engines of which the ledger has taken no tokens are left out.
     """
     rows = await conn.fetch(_ENGINE_USAGE, list(engine_ids))
     return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}

@@ -1,7 +1,8 @@
 """The list of requests, newest first.
 
 A query looks at a window of time, and within it at a bounded number of the ledger's rows for each page, along an index.
-With filters these are the minutes that hold such requests by the roll-ups: what is rare costs no more than what is not.
+With filters, the roll-ups tell which minutes hold matching requests, and only these minutes are read: rare requests are
+found at the same cost as frequent ones.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     Empty lists do not filter.
 
-    With project_ids no row of another project is read: neither a page's end nor its length tells of one.
+    With project_ids no row of another project is read, so that neither the end nor the length of a page reveals
+    anything about other projects.
     """
 
     organization_id: str
@@ -211,7 +213,10 @@ async def _list_unfiltered(
 
 
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Return the requests of `_list_unfiltered` that match the filters."""
+    """Return places of requests that match the filters, up to one more than the limit, and the next page's key.
+
+    The key is None where no request is left to look at.
+    """
     after = query.after or RequestKey(query.end, "")
     # Requests of the same instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
@@ -234,7 +239,7 @@ async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestP
 
 
 async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces) -> list[RequestPlace]:
-    """Return the requests in found_in that match the query, up to one more than the limit."""
+    """Return the requests within the pieces `found_in` that match the query, up to one more than the limit."""
     lists = (query.models, query.adapter_ids, query.finish_reasons, query.api_key_ids)
     fits = (after.created_at, after.request_id, query.limit + 1, *map(list, lists))
     of_all = [piece for piece in found_in.pieces if not piece.project_id]

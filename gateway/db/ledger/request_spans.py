@@ -70,9 +70,9 @@ class Pieces(msgspec.Struct, frozen=True):
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Return the newest minutes between two instants that hold so many requests together, by project.
+    """Return the newest minutes between two instants that together hold `num_needed` requests of each project.
 
-    A project with fewer has all minutes; one that has none is left out.
+    A project with fewer requests gets all its minutes; a project without requests is left out.
     """
     # Read first: rows that are rolled up between the two queries are in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))

@@ -1,7 +1,8 @@
 """The numbers, ends and times of requests in buckets of time: from roll-ups alone.
 
 Times are counted in buckets (see `time_bucket` in the schema), so that percentiles of any sum of rows are within a
-tenth of the exact ones. By key there are sums of `usage_rollups`, which know neither ends nor times.
+tenth of the exact ones. Sums by API key come from `usage_rollups`, which count neither the ends of requests (stop,
+length, errors) nor times.
 """
 
 from __future__ import annotations
@@ -165,7 +166,10 @@ async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None 
 
 
 async def busiest_groups(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
-    """Return the first sums of a whole query that is grouped by one name. Times are read of these alone."""
+    """Return the first sums, in an order, of a query with `whole` that is grouped by one field.
+
+    Times are read only for the returned groups, whose number is at most `limit`.
+    """
     (name,) = query.group_by
     if query.is_by_key:
         rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), order, limit)

@@ -1,6 +1,6 @@
 """Sums of usage and cost in buckets of time, read from the roll-ups alone.
 
-They follow the ledger by a second or two; no query here touches the ledger itself.
+The roll-ups lag behind the ledger by a second or two; no query here touches the ledger itself.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
     user_ids: Sequence[str] = ()
     models: Sequence[str] = ()
     batch: bool | None = None
+    """True: the usage of batches alone; False: all other usage alone; None: both."""
     group_by: Sequence[str] = ()
     """Names of fields of the sums; all other fields are None there."""
 

@@ -59,7 +59,7 @@ _DELETE = """
 
 
 async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, int]) -> None:
-    """Set this gateway's leases; 0 is none.
+    """Set the amounts that this gateway has leased, by limit; 0 ends the lease.
 
     Leases of limits that are gone, or of a gateway that was forgotten, are left out.
     """
@@ -113,7 +113,7 @@ _LEAVE = "DELETE FROM limit_gateways WHERE id = $1"
 
 
 class PostgresLeases:
-    """The `LeaseStore` of gateways."""
+    """The `LeaseStore` of gateways, as tables of PostgreSQL."""
 
     failures = FAILURES
 

@@ -26,7 +26,7 @@ class LimitState(msgspec.Struct, frozen=True):
     reserved: int
     """The amount that gateways hold for requests that run, or are about to."""
     window_end: int | None
-    """Unix seconds; None without a window."""
+    """The end of the limit's current window in Unix seconds; None for a limit without a window."""
 
     @property
     def free(self) -> int:

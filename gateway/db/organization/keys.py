@@ -38,7 +38,7 @@ class KeyRow(msgspec.Struct, frozen=True):
     suspended_at: datetime.datetime | None
     last_used_at: datetime.datetime | None
     previous_expires_at: datetime.datetime | None
-    """The end of the secret before the last rotation."""
+    """The time until which the secret from before the last rotation is valid; None without a rotation."""
     owner_user_id: str | None
     owner_service_account_id: str | None
     owner_email: str | None
@@ -59,7 +59,7 @@ class FoundKey(msgspec.Struct, frozen=True):
     ip_allow: list[Network] | None
     """The networks from which the key works; None: all."""
     expires_at: datetime.datetime | None
-    """The end of the secret that was presented."""
+    """The time at which the presented secret expires; None: it does not expire."""
     owned_by_user: bool
     """True if a user owns the key, and not a service account."""
     owner_role: Role | None
@@ -148,7 +148,7 @@ _FIND_USABLE = """
 async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
     """Return the key with this digest unless it is revoked or has expired.
 
-    The digest is the credential: no tenant yet.
+    The digest is the credential, so no tenant is known yet to look within.
     """
     row = await conn.fetchrow(_FIND_USABLE, sha256)
     return FoundKey(**row) if row else None
@@ -307,7 +307,7 @@ async def rotate_key(
 
     Return False if there is no key to rotate.
 
-    A second rotation within the grace ends the oldest secret at once.
+    A second rotation within the grace period ends the oldest secret at once.
     """
     return (await conn.execute(_ROTATE, project_id, key_id, public, sha256, grace)) == "UPDATE 1"
 
@@ -367,7 +367,7 @@ _ANNOUNCE = """
 
 
 async def announce_keys_of(conn: Connection, project_id: str, owner_user_id: str) -> None:
-    """Have gateways look these keys up again: what they may do depends on their owner's role in the project."""
+    """Make gateways look up a user's keys in a project again: their permissions depend on the user's role there."""
     await conn.execute(_ANNOUNCE, project_id, owner_user_id)
 
 

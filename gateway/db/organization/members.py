@@ -32,7 +32,10 @@ _PUT = """
 
 
 async def put_member(conn: Connection, organization_id: str, project_id: str, user_id: str, role: Role) -> None:
-    """Give a user of the organization a role in its project, in place of the one they had; their keys follow."""
+    """Give a user of the organization a role in a project, in place of an earlier role there.
+
+    The permissions of the user's keys change with the role.
+    """
     await conn.execute(_PUT, organization_id, project_id, user_id, role)
     await announce_keys_of(conn, project_id, user_id)
 

@@ -1,4 +1,4 @@
-"""The names of ids, for people who read lists of them. Only objects of one organization are named."""
+"""Finds the names that belong to ids, for people who read lists. Only objects of one organization are named."""
 
 from __future__ import annotations
 

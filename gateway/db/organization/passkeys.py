@@ -145,7 +145,7 @@ _LOCKED_OUT = """
 async def list_locked_out(
     conn: Connection, organization_id: str | None, rp_id: str, *, owners_only: bool
 ) -> list[LockedOut]:
-    """Return the people without an authenticator whose passkeys all belong to other hosts, by their address.
+    """Return people without an authenticator whose passkeys all belong to other hosts, in the order of addresses.
 
     organization_id: None for all organizations. rp_id: the host name of this server; "" where browsers have no
     passkeys for it. owners_only: whether owners alone need a second factor.

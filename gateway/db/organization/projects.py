@@ -135,7 +135,10 @@ _RENAME = "UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2"
 
 
 async def rename_project(conn: Connection, organization_id: str, project_id: str, name: str) -> bool:
-    """Rename a project. Return False, and the transaction is over, if another project has this name."""
+    """Rename a project. Return False if another project has this name.
+
+    The caller's transaction can then only be rolled back.
+    """
     try:
         await conn.execute(_RENAME, organization_id, project_id, name)
     except asyncpg.UniqueViolationError:

@@ -61,8 +61,8 @@ _RESEAL = "UPDATE backend_keys SET content_key = $3, sealed = $4 WHERE pool_id =
 
 
 async def reseal_backend_key(conn: Connection, pool_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Store the same key, encrypted with another content key.
+    """Store the key of a pool's servers encrypted with another content key, unless the stored one changed meanwhile.
 
-    before: the id of the content key that encrypted it so far.
+    before: the id of the content key that encrypted the stored key so far.
     """
     await conn.execute(_RESEAL, pool_id, before, content_key, sealed)

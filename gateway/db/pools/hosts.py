@@ -82,11 +82,12 @@ async def claim_host(
     programs: Sequence[str] = (),
     placement: Placement = "local",
 ) -> int | None:
-    """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
+    """Take the lease of a host, new or known; return the host's generation.
 
-    None as well where `runs_elsewhere`.
+    Return None where another agent holds the lease, or the host has replicas that run under another placement
+    (`runs_elsewhere`).
 
-    force: take the lease all the same, for an agent that knows the other one to be dead.
+    force: True: take the lease even from another agent, which the caller knows to be dead.
     programs, placement: as for `HostRow`.
     """
     generation: int | None = await conn.fetchval(
@@ -138,7 +139,7 @@ _RELEASE = """
 
 
 async def release_host(conn: Connection, host_id: str, generation: int, *, leaves_engines: bool = True) -> None:
-    """Give the lease back, so that the next agent need not wait for its end. leaves_engines: some engines serve on."""
+    """Give the lease back, so that the next agent need not wait for its end. leaves_engines: True: engines go on."""
     await conn.execute(_RELEASE, host_id, generation, leaves_engines)
 
 

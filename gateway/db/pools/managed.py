@@ -35,8 +35,9 @@ _LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped'
 async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
     """Lock the organization's pool with this id, with its revisions and replicas, and return it.
 
-    Nobody else changes them until the transaction ends. All are locked before the first change, in the order of
-    `planning`: a change locks the counter of changes, for which somebody who has one of the rows may wait.
+    Nobody else changes them until the transaction ends. All rows are locked before the first change, in the order of
+    `planning`: a change locks the counter of changes, and another transaction that holds one of the rows may wait for
+    the counter.
     """
     row = await lock_pool_by_id(conn, organization_id, pool_id)
     if row is not None:

@@ -49,7 +49,7 @@ _DEVICES: dict[str, Device] = {"cpu": "cpu", "cuda": "cuda"}
 async def plan_pools(
     conn: Connection, host_id: str, host_generation: int, fitting: Mapping[str, Set[str]] = _NOTHING
 ) -> list[Action]:
-    """Plan all pools, write the actions down and return them; nothing where another agent plans just now.
+    """Plan all pools, store the actions and return them; return [] where another agent plans just now.
 
     host_id, host_generation: those of the agent that plans, which has to hold its lease.
     fitting: by the id of a pool, the digests of adapters' contents that fit its wanted base: these adapters go with the
@@ -78,7 +78,7 @@ async def plan_pools(
 async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
     """Lock out other planners until the transaction ends.
 
-    Return False if one plans just now, or the caller's lease is lost.
+    Return False if another planner is at work, or the caller has lost its host's lease.
 
     host_generation: the generation of the caller's lease of its host.
     """
@@ -214,7 +214,8 @@ _LOCK_REPLICAS = "SELECT FROM replicas WHERE id = ANY ($1::text[]) ORDER BY id F
 async def _lock(conn: Connection, actions: Sequence[Action]) -> None:
     """Lock all rows that will be changed before the first change, which locks the counter of changes for everybody.
 
-    Somebody who has one of the rows may wait for the counter: having it, one must not wait for a row.
+    Another transaction may hold one of the rows while it waits for the counter; so a transaction that has the counter
+    must not wait for a row.
     """
     pool_ids = sorted({each.pool_id for each in actions if not isinstance(each, Drain | MarkLost)})
     replica_ids = [each.replica_id for each in actions if isinstance(each, Drain | MarkLost)]

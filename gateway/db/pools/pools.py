@@ -28,7 +28,7 @@ class PoolRow(msgspec.Struct, frozen=True):
     """The organization whose operators manage the pool."""
     name: str
     num_replicas: int
-    """The number of replicas that shall run."""
+    """The number of replicas that are to run."""
     access: Access
     revision: int | None
     """The revision that serves; None before the first one is ready."""
@@ -110,9 +110,9 @@ async def lock_pools(conn: Connection) -> None:
 
 
 async def keep_pools(conn: Connection) -> None:
-    """Keep the installation's pools from being made or removed until the transaction ends. Several may hold this lock.
+    """Keep the installation's pools from being made or removed until the transaction ends.
 
-    The first lock of its transaction, as `lock_pools` is.
+    Several transactions may hold this lock at once. It is the first lock of its transaction, as with `lock_pools`.
     """
     await conn.execute(_LOCK_ALL_SHARED, _LOCK_KEY)
 

@@ -113,8 +113,8 @@ _RESEAL = "UPDATE provider_keys SET content_key = $3, sealed = $4 WHERE id = $1 
 
 
 async def reseal_provider_key(conn: Connection, key_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Store the same key, encrypted with another content key.
+    """Store a project's key encrypted with another content key, unless the stored one changed meanwhile.
 
-    before: the id of the content key that encrypted it so far.
+    before: the id of the content key that encrypted the stored key so far.
     """
     await conn.execute(_RESEAL, key_id, before, content_key, sealed)

@@ -46,7 +46,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     retry_at: datetime.datetime | None
     """The time of the next start after a failure."""
     replace: bool
-    """True if another replica shall take the place of this one: ready before this one drains, where both fit."""
+    """True if another replica is to take the place of this one; where both fit, it is ready before this one drains."""
     created_at: datetime.datetime
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""
@@ -166,8 +166,9 @@ async def move_replica(
     """Change a replica's state; return whether that changed its row.
 
     retry_after: the time until a failed replica is started again. False: another agent has the host, the replica was
-    started again since, or its state does not lead there (a draining one does not become ready). host_generation,
-    generation: the generations of the agent's lease and of the replica's start. why: the reason in words.
+    started again since, or the replica's present state does not lead to the new one (a draining replica does not become
+    ready). host_generation, generation: the generations of the agent's lease and of the replica's start. why: the
+    reason in words.
     """
     done = await conn.execute(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]
@@ -204,7 +205,7 @@ async def await_start(
     """Record that a replica waits to be started by its host's agent; return whether that changed its row.
 
     The replica's process was ended, or could not be started yet, which is no failure of the replica. is_full: True if
-    the machines of a cluster would do, and have no room now.
+    machines of a cluster could run the replica, but have no room now.
     """
     done = await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why, is_full)
     return done == "UPDATE 1"
@@ -225,7 +226,7 @@ _LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state
 
 
 async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
-    """Record that a replica has ended whose host no agent tends; an agent that comes back ends its engine."""
+    """Record that a replica has ended whose host has no agent. An agent that comes back ends the replica's engine."""
     await conn.execute(_LOSE, replica_id, why)
 
 

@@ -127,7 +127,8 @@ async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> l
 async def _lock(conn: Connection, writing: Sequence[_Decided]) -> None:
     """Lock all rows that will be changed before the first change, which locks the counter of changes for everybody.
 
-    An operator's transaction that has one of the rows may wait for the counter: having it, one must not wait for a row.
+    An operator's transaction may hold one of the rows while it waits for the counter; so a transaction that has the
+    counter must not wait for a row.
     """
     moving = [each.row["pool_id"] for each in writing if each.moves]
     if moving:
@@ -137,7 +138,7 @@ async def _lock(conn: Connection, writing: Sequence[_Decided]) -> None:
 
 
 async def _scale(conn: Connection, row: Record, num_replicas: int) -> bool:
-    """Change the number of a pool's replicas; return False where it or its bounds are not those decided with."""
+    """Change the number of a pool's replicas; return False where the number or its bounds changed meanwhile."""
     bounds = row["min_replicas"], row["max_replicas"], row["down_after_s"]
     done = await conn.execute(_SCALE, row["pool_id"], row["num_replicas"], num_replicas, *bounds)
     return bool(done == "UPDATE 1")

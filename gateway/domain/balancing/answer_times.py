@@ -1,9 +1,9 @@
 """The recent answer times of replicas, and the weight of a slow replica beside a fast one. Pure.
 
-For replicas that do not report their load, such as servers of other makers: by a count of requests alone a slow one
-would get as many as a fast one while there are few. Medians are taken, so that one request in many that stalls changes
-nothing; only answers some time apart count, so that a moment in which this process itself stands still changes nothing
-either.
+For replicas that do not report their load, such as servers of other makers: if only requests were counted, a slow
+replica would get as many as a fast one while requests are few. Medians are taken, so that one request in many that
+stalls changes nothing; only answers some time apart count, so that a moment in which this process itself stands still
+changes nothing either.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def capacity_factors(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
     """Return the part of its capacity with which each replica counts, above 0 and at most 1.
 
     The part follows from the usual time of the replica's answers. None stands for a replica that was not seen lately,
-    which counts as the fastest. A part falls with the square of the time: one that is five times slower gets a
-    fifteenth of what the fastest gets.
+    which counts as the fastest. A part falls with the square of the time: a replica that is five times slower gets
+    about a fifteenth of what the fastest gets.
     """
     known = [each for each in usual_ms.values() if each is not None]
     if not known:

@@ -26,7 +26,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     """Choices that run, over all gateways."""
     waiting: int = 0
-    """Choices that wait for their turn there, over all gateways."""
+    """Choices that wait for their turn at the replica, over all gateways."""
     capacity: int = 1
     """Choices that can run at once."""
     rank: int = 0

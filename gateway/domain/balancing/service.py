@@ -1,9 +1,9 @@
-"""The service that one gateway's tenants got on each replica, told to the others: so a weight holds over the pool.
+"""The service that a gateway's tenants got on each replica, reported to the other replicas: weights hold over the pool.
 
-Each engine serves next the tenant with the least service by its weight (`engine.scheduling.fairness`). Alone it knows
-only its own: a tenant whose adapter lives on one of four replicas, beside one that fills all four, would get half of
-one replica, an eighth of the pool. So each gateway tells each engine with its heartbeats what its own requests used on
-the others since the last one, and the engine counts that too.
+Each engine serves next the tenant with the least service by its weight (`engine.scheduling.fairness`). By itself an
+engine knows only the service that it gave: a tenant whose adapter lives on one of four replicas, beside a tenant that
+fills all four, would get half of one replica, an eighth of the pool. So each gateway tells each engine with its
+heartbeats what its own requests used on the others since the last one, and the engine counts that too.
 
 Why so, and not a deficit for each tenant and replica in the gateway (D2LPM; Cao et al., 2025). Deficits make a tenant's
 service equal on every replica, from which fairness over the pool follows; a backlogged tenant's adapters then have to
@@ -14,13 +14,14 @@ because its requests spread: the balancer lets no tenant fill a replica while it
 (`gateway.domain.balancing.balancer`). No tenant is held back where nobody else waits.
 
 Amounts are increments: gateways add up without knowing of each other, and a lost connection or process costs at most
-one heartbeat's worth. With D what has been used and is not told yet, two tenants that wait on all N replicas differ in
-what they get, by weight, by at most
+one heartbeat's worth. With D the service that was used and is not reported yet, two tenants that wait on all N replicas
+differ in what they get, by weight, by at most
 
     2 * (max(L, 2 * M) + (N - 1) * 2 * M + A + 512 + D)
 
-token units in any interval (L: longest prompt; M: tokens that run at once on a replica; A: largest adapter). D is what
-the others do in a heartbeat, and prompts and loads of what runs there.
+token units in any interval (L: longest prompt; M: tokens that run at once on a replica; A: largest adapter). D is the
+service that the other replicas give between two heartbeats, and the prompts and adapter loads of requests that run
+there.
 
     service = PoolService()
     service.used("replica-1", tenant, weight, completion_tokens=new)   # of each stream, before each heartbeat
