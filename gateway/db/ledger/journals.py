@@ -142,7 +142,7 @@ _CORRECTED = """
 async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
-    """Return those of the given attempts that got a better count in the caller's transaction.
+    """Return the given attempts that got a better count in the caller's transaction.
 
     attempts: (request_id, attempt, created_at) of each; not empty.
     """
