@@ -113,7 +113,7 @@ class RankAndScaling:
         self._ranks = ModulePatterns(config.rank_pattern)
         self._alphas = ModulePatterns(config.alpha_pattern)
 
-    def of(self, module: str) -> tuple[int, float]:
+    def of_module(self, module: str) -> tuple[int, float]:
         """Return rank and scaling of a module such as `model.layers.0.self_attn.q_proj`.
 
         The scaling is alpha / rank, with rsLoRA alpha / sqrt(rank) (Kalajdzievski 2023).

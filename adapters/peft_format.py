@@ -113,7 +113,7 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
                 reasons.append(f"{path}: {why}")
                 continue
             path = f"{path.removesuffix(f'.{_INNER}')}.{parameter}"
-        rank, scaling = ranks.of(path)
+        rank, scaling = ranks.of_module(path)
         contradiction = config.contradiction(layer, path, of_parameter=bool(parameter))
         if contradiction and is_router(projection):
             contradiction = f"is {_ROUTER}"
@@ -152,7 +152,9 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
 def _parameter_of(
     layer: int, projection: str, pairs: Mapping[ModuleKey, object], config: LoraConfig
 ) -> tuple[str, str]:
-    """Return the parameter of experts that tensors under the name of a module are for, and why none can be told.
+    """Return which parameter of experts the tensors of a module are for; "", and the reason, where that is unclear.
+
+    The reason is "" where the parameter is clear.
 
     PEFT wraps the experts once for each parameter that is targeted; the inner wrapper's tensors have `base_layer`.
     """
@@ -174,7 +176,7 @@ def _parameter_of(
 
 
 def _num_experts(pair: Mapping[str, TensorInfo], rank: int) -> int:
-    """Return the number of experts that lora_A has ranks for; 1 where that is no number, or beyond reason."""
+    """Return the number of experts that lora_A has ranks for; 1 where no number fits, or above MOST_EXPERTS."""
     rows = pair["A"].shape[0] if "A" in pair and pair["A"].shape else 0
     return rows // rank if rows and rows % rank == 0 and rows // rank <= MOST_EXPERTS else 1
 
@@ -199,7 +201,7 @@ def _pair_errors(pair: Mapping[str, TensorInfo], rank: int, num_experts: int) ->
 
 
 def tensor_norm(weights: BinaryIO, tensor: TensorInfo) -> float:
-    """Return the tensor's Frobenius norm, in fp64; NaN or infinity if, and only if, one of the values is that."""
+    """Return the tensor's Frobenius norm, in fp64; NaN or infinity if, and only if, a value is NaN or infinity."""
     return math.sqrt(sum(sum_of_squares(chunk, tensor.dtype) for chunk in iter_tensor_bytes(weights, tensor)))
 
 
@@ -224,7 +226,7 @@ def check_fit(
     """Check that the base model has a place for every module.
 
     targets: {projection: (in_features, out_features)} of the base model, the same in each of its num_layers layers.
-    layers_of: the layers that have a projection, for those that not all layers have.
+    layers_of: the layers that have a projection, for each projection that not all layers have.
 
     Raises AdapterRejected: when the base model has no place for a module; the error has each such module.
     """

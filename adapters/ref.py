@@ -38,8 +38,8 @@ class AdapterRef(msgspec.Struct, frozen=True):
 def content_key(tenant: str, digest: str) -> str:
     """Return the key of a tenant's content: `<digest>.<hash of the tenant>`.
 
-    The same bytes of two tenants are two things on a device, so that the time to load them tells neither what the other
-    has. The same bytes of one tenant are one thing under all its names.
+    The same bytes of two tenants are two things on a device, so that the time to load them tells neither tenant what
+    the other has. The same bytes of one tenant are one thing under all its names.
     """
     return f"{digest}.{hashlib.sha256(tenant.encode()).hexdigest()[:TENANT_CHARS]}"
 

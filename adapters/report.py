@@ -12,11 +12,11 @@ class BaseShape(msgspec.Struct, frozen=True):
     """{projection: (in_features, out_features)}, the same in each of num_layers."""
     num_layers: int
     layers_of: dict[str, tuple[int, ...]] = {}
-    """The layers that have a projection, for those that not all layers have."""
+    """The layers that have a projection, for each projection that not all layers have."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The bounds of an adapter."""
+    """The largest rank and size with which an adapter is accepted."""
 
     max_rank: int
     max_bytes: int
@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True):
     num_parameters: int
     modules: list[ModuleReport]
     unadapted: dict[str, list[int]]
-    """The parts that the adapter leaves as they are, without experts, as {projection: layers}."""
+    """The layers in which the adapter leaves a projection as it is, by projection; those of experts are left out."""
     ignored: list[str] = []
     """Members of the archive, or files beside the adapter in its folder, that are no part of an adapter."""
 
@@ -71,13 +71,13 @@ Verdict = Acceptance | Rejection
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Descriptors of open files for an inspection."""
+    """The order for an inspection: descriptors of open files, and the base model and bounds to judge by."""
 
     sources: list[int]
     """One archive, or the two files in the order of FILE_NAMES."""
     targets: list[int]
     """The two empty files that the inspector writes the adapter's files into."""
     ignored: list[str]
-    """Files of the folder that the sources are from."""
+    """Names of other files in the folder that the sources are from, which are no part of the adapter."""
     base: BaseShape
     bounds: Bounds

@@ -47,7 +47,9 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 def read_header(file: BinaryIO, name: str) -> dict[str, TensorInfo]:
-    """Return every tensor of a file by name, in the order of its bytes. `name` is the file's.
+    """Return every tensor of a file by name, in the order of its bytes.
+
+    name: the name of the file in errors.
 
     Raises AdapterRejected: when the header's length or JSON is wrong, a dtype is not one of adapters, a shape does not
     match its bytes, or bytes are outside the file, overlap or belong to no tensor; the error has all that is wrong.

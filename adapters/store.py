@@ -1,7 +1,8 @@
 """Adapters on disk, by the digest of their content: `root/<digest>/` holds the two files that PEFT saved.
 
 A folder appears under its digest only when it is whole and durable, so a reader never sees half an adapter, even if a
-writer dies. Names from outside never become paths: the only path part it takes is a digest of 64 hex digits. Many
+writer dies. Names from outside never become paths: the only part of a path that the store takes is a digest of 64 hex
+digits. Many
 processes may share one root. Knows nothing of tenants, names and versions.
 
 `adapters.remote_store` is such a store in a bucket.

@@ -40,7 +40,7 @@ def has_objects(text: str) -> bool:
     return any(yaml.safe_load_all(text))
 
 
-def set_of(name: str) -> dict[str, Any]:
+def chart_values(name: str) -> dict[str, Any]:
     """Return a set of values of the chart by its name."""
     values: dict[str, Any] = yaml.safe_load((CHART / f"values/{name}.yaml").read_text())
     return values
@@ -48,7 +48,7 @@ def set_of(name: str) -> dict[str, Any]:
 
 def stored_manifest(name: str) -> str:
     """Return a manifest as the repository has it: without the alerts, which are in a file of their own."""
-    values = set_of(name)
+    values = chart_values(name)
     values["monitoring"] = {**values.get("monitoring", {}), "alerts": False}
     return HEAD.format(name=name) + render(values)
 

@@ -6,11 +6,11 @@
 |---|---|
 | `lorikeet_serving-VERSION-….whl` | the product, built twice in folders of its own and equal to the byte |
 | `requirements.txt`, `requirements-torch.txt` | all packages of a server by version and hash, PyTorch apart |
-| `requirements-gateway.txt` | those of gateways alone, without PyTorch |
-| `requirements-cuda.txt` | those that PyTorch's CUDA build asks for |
+| `requirements-gateway.txt` | all packages of a gateway by version and hash, without PyTorch |
+| `requirements-cuda.txt` | the packages that PyTorch's CUDA build asks for |
 | `sbom.json` | the bill of materials in CycloneDX's format |
 | `llms.txt` | the documents by title, for language models |
-| `SHA256SUMS` | the hashes of the others |
+| `SHA256SUMS` | the hashes of all other files |
 """
 
 from __future__ import annotations

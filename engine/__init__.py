@@ -46,6 +46,6 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
   numbers end their sequence. A step that fails ends its requests. A fault outside a step or beside it, and one after
   which a GPU computes nothing any more (`faults`), ends the process, and the supervisor starts a new one.
 - Bounds. More choices than the configured running and waiting ones are refused with `queue_full` and the time after
-  which those here will have finished. Beyond what may run, a tenant holds at most as many places as it leaves free:
-  alone half of the queue, two that flood it a third each.
+  which the choices in the engine will have finished. Beyond what may run, a tenant holds at most as many places as it
+  leaves free: alone half of the queue, two that flood it a third each.
 """

@@ -195,8 +195,8 @@ def state_slots(model: ModelConfig, max_num_seqs: int, budget_bytes: int, kept_b
 
     There are fewer where that would leave less than kept_bytes of the budget, and less than a half, to blocks.
 
-    max_num_seqs: the most sequences that run. budget_bytes: the memory for states and blocks. kept_bytes: what blocks
-    should have of it.
+    max_num_seqs: the most sequences that run. budget_bytes: the memory for states and blocks. kept_bytes: the part
+    of that memory that blocks should have.
 
     Raises SetupError: when fewer than two fit, with which no sequence could go on from a snapshot.
     """

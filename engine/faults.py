@@ -13,7 +13,7 @@ _OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether the device has less memory than was asked for, and can go on with what it has."""
+    """Tell whether an error says that a device lacks memory that was asked for, and can go on with what it has."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return _is_of_device(error) and any(sign in str(error) for sign in _OUT_OF_MEMORY)

@@ -33,7 +33,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """Computes plans on a device: the `Runner` (`engine.core`) of models that write text."""
+    """Computes plans on a device: the `engine.device.Runner` of models that write text."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class StepInParts:
 
 
 class LaunchedStep(msgspec.Struct, frozen=True):
-    """A launched step (`engine.core.Step`)."""
+    """A launched step (`engine.device.Step`)."""
 
     order: Many[int]
     """The order in which the plan's decodes are computed."""

@@ -304,7 +304,7 @@ class Final(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage
     error: EngineError | None = None
     embedding: bytes | None = None
-    """fp32, little-endian, of unit length; with pooling only."""
+    """The embedding, or the score of a model that ranks, in fp32 and little-endian; None without pooling."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -614,9 +614,9 @@ class Silence:
 
     def __init__(self, now_s: float) -> None:
         """Begin with a message at this time of a monotonic clock."""
-        self.heard(now_s)
+        self.note_message(now_s)
 
-    def heard(self, now_s: float) -> None:
+    def note_message(self, now_s: float) -> None:
         """End the silence: a message has come."""
         self._counted_s, self._looked_s = 0.0, now_s
 

@@ -256,7 +256,7 @@ class Chunk(msgspec.Struct, frozen=True):
     follows: bool
     """True: the chunk's only token is pending, chosen by the step that is launched before this one."""
     states: ChunkStates | None = None
-    """None in models that keep none."""
+    """The states between which the chunk leads; None in models that keep no states."""
 
     @classmethod
     def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
@@ -318,12 +318,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def is_batch(self) -> bool:
-        """True if all of it is batch work."""
+        """True if all chunks are batch work."""
         return all(chunk.sequence.is_batch for chunk in self.chunks)
 
     @property
     def alive(self) -> Plan:
-        """The plan without the sequences that have ended since it was made."""
+        """The plan without the sequences that have ended since the plan was made."""
         decodes, prefills = ([c for c in chunks if c.sequence.is_alive] for chunks in (self.decodes, self.prefills))
         return Plan(decodes, prefills)
 

@@ -98,7 +98,7 @@ class InFlight(msgspec.Struct, frozen=True):
     num_batch_choices: int
     """The number of choices if the request is of the batch band, else 0."""
     arrived_unix_ns: int = 0
-    """When the request arrived, where it is traced."""
+    """When the request arrived, in Unix nanoseconds, if it is traced; else 0."""
 
 
 class Successor(msgspec.Struct, frozen=True):
@@ -243,7 +243,7 @@ class EngineServer:
         request_id = submitted_id(frame)
         if request_id is None or gateway not in self._sessions:
             return self._send_message(gateway, Refused(f"message does not decode: {why}"))
-        self._sessions[gateway].silence.heard(time.monotonic())
+        self._sessions[gateway].silence.note_message(time.monotonic())
         message = f"the engine (Lorikeet {VERSION}) is older than the gateway and cannot read this request: {why}"
         error = EngineError("draining", message, retry_after_s=5.0)
         return self._end_unstarted(gateway, request_id, error)
@@ -267,7 +267,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         if session is None:
             return self._send_message(gateway, Refused("say hello first"))
-        session.silence.heard(time.monotonic())
+        session.silence.note_message(time.monotonic())
         match message:
             case Submit(request, trace):
                 self._submit(gateway, session, request, time.time_ns() if trace else 0)
@@ -487,7 +487,7 @@ class EngineServer:
             self._drain_requested = True
 
     def _has_other(self, gateway: bytes) -> bool:
-        """Tell whether another gateway could use the room of this one, and take its usage."""
+        """Tell whether another gateway with a database is connected, which could use this one's room."""
         return any(session.database_id for other, session in self._sessions.items() if other != gateway)
 
     def _batch_credits(self, now_s: float) -> dict[bytes, int]:

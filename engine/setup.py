@@ -106,8 +106,8 @@ def _formats(
 ) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
 
-    of_files: the way in which files hold matrices in few bits, which is told behind it. is_general: True where
-    transformers computes the model, which is told here as well.
+    of_files: the way in which files hold matrices in few bits, which is added at the end. is_general: True where
+    transformers computes the model, which the text then says.
     """
     if is_general:
         return f"{dtype} through transformers (slower)"
@@ -186,7 +186,7 @@ def _probed(model: ModelConfig) -> Pooling | None:
 
 
 def _score_of(config: EngineConfig, model: ModelConfig) -> Score | None:
-    """Return how a decoder that ranks scores; None of all other models."""
+    """Return the way in which a decoder that ranks scores a text; None for any other model."""
     if model.task.scored_by == "tokens":
         return TokenScore(*model.task.tokens)
     return ClassifierScore(read_classifier(config.model_dir, model)) if model.task.scored_by else None

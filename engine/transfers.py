@@ -1,6 +1,6 @@
 """Transfers between host and device without waiting, for the host's side of a step besides the forward pass.
 
-On a CPU the two are one. Knows nothing of the data.
+On a CPU, host and device are one. Knows nothing of the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PastEvent:
     has_come = True
 
     def synchronize(self) -> None:
-        """Return at once."""
+        """Return at once: the work is done."""
 
 
 class FetchedTensor(Protocol):

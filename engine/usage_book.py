@@ -1,6 +1,6 @@
 """Usage that no gateway has acknowledged yet: kept, bounded, until some gateway of the same database has it on disk.
 
-Also counts all usage that was ever kept, so that others can tell whether their sums are complete.
+Also counts all usage that was ever kept, so that the sums in gateways' ledgers can be checked for completeness.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Entry(msgspec.Struct):
     record: UsageRecord
     database_id: str
     holder: bytes
-    """The connection of the gateway that is to acknowledge it."""
+    """The connection of the gateway that is to acknowledge the record; b"" while no gateway is."""
     stored_at_s: float
     """The time at which the record was stored, by the monotonic clock."""
 

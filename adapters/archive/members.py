@@ -40,7 +40,7 @@ class Members:
     def add_folder(self, name: str) -> None:
         """Count a folder as a member, and check its name.
 
-        Raises AdapterRejected: when the name leads elsewhere, or the members are too many.
+        Raises AdapterRejected: when the name leads out of the archive's folder, or the members are too many.
         """
         self._count_member()
         _path(name)
@@ -48,7 +48,7 @@ class Members:
     def add_file(self, name: str) -> str | None:
         """Record a file; return which of FILE_NAMES the member is, or None if the member is to be ignored.
 
-        Raises AdapterRejected: when the member may not be there, with the reason.
+        Raises AdapterRejected: when an archive may not hold such a member; the error has the reason.
         """
         self._count_member()
         path = _path(name)
@@ -92,7 +92,7 @@ class Members:
 
 
 def refusal(name: str, reason: str) -> AdapterRejected:
-    """Return the error to raise about a member."""
+    """Return the error for a member, with its name and the reason why it is refused."""
     return AdapterRejected([f"member {name[:200]!a} {reason}"])
 
 

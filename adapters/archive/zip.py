@@ -1,4 +1,4 @@
-"""Unpacks zip archives, of which nothing is read into memory that has no bound."""
+"""Unpacks zip archives within a bound on what is read into memory at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three ways of answering that the demo adapters learn: the rendering of a plain answer, and its recognition.
+"""The three styles of answers that the demo adapters learn: how to write an answer in each, and to recognize one.
 
 Knows nothing of models or training: text in, text out, the same for the same question every time.
 """

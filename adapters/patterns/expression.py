@@ -102,7 +102,7 @@ class ModuleExpression:
         return bool(taken & self._last)
 
     def _add(self, branch: Sequence[str]) -> tuple[int, int]:
-        """Add the states of one alternative; return those that may come first in it, and those that may come last."""
+        """Add the states of one alternative; return the possible first states, and the possible last ones."""
         first, last, may_be_empty, place = 0, 0, True, 0
         while place < len(branch):
             quantifier = ""
@@ -126,7 +126,7 @@ class ModuleExpression:
         return first, last
 
     def _add_group(self, parts: Sequence[str]) -> tuple[int, int]:
-        """Add the states of a group's alternatives; return the first ones and the last ones."""
+        """Add the states of a group's alternatives; return the possible first states, and the possible last ones."""
         begin = close = before = 0
         for part in parts:
             if part == "|":
@@ -203,7 +203,7 @@ def _accepting(atom: str) -> Callable[[str], bool]:
 
 
 def _places(states: int) -> Iterator[int]:
-    """Yield the numbers of the bits that are set."""
+    """Yield the numbers of the bits that are set in `states`, which are the numbers of these states."""
     while states:
         lowest = states & -states
         yield lowest.bit_length() - 1

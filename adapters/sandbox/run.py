@@ -31,14 +31,14 @@ _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's fold
 
 
 class Run(Protocol):
-    """A way to run work: see `run_confined`."""
+    """A function that runs work on strangers' files, as `run_confined` does."""
 
     async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
         """Run a module on an argument and descriptors within limits, and return the answer."""
 
 
 class LimitExceeded(Exception):
-    """The error for work that was ended at a limit, or crashed; the message says which."""
+    """The error for work that was ended at a limit, or crashed; the message names the limit or the crash."""
 
 
 class SandboxBroken(RuntimeError):

@@ -30,11 +30,17 @@ class Objectives(NamedTuple):
 
 
 class _Burn(NamedTuple):
+    """A rate at which the error budget is used up, and the alert for it."""
+
     long: str
+    """The window over which the rate has to be exceeded, such as `1h`."""
     short: str
+    """The window over which the rate has to be exceeded as well, so that the alert ends soon after its cause."""
     factor: float
+    """The rate of errors, as a multiple of the rate that uses up the budget in exactly 30 days."""
     severity: Literal["page", "ticket"]
     lasts: str
+    """How long the rate has to be exceeded before the alert fires, as `Alert.lasts`."""
 
 
 BURNS = (

@@ -6,17 +6,17 @@
 | file | packages |
 |---|---|
 | `torch.txt` | PyTorch |
-| `runtime.txt` | of the server, but PyTorch |
-| `gateway.txt` | of `lorikeet gateway` and `lorikeet migrate`, which need no PyTorch and no database of their own |
-| `dev.txt` | those, and of the development tools |
-| `cuda.txt` | that PyTorch's CUDA build asks for, gigabytes; its Triton takes the place of the one in the others |
-| `ray.txt` | of the extra `ray`, in the versions of the others |
+| `runtime.txt` | of the server, except PyTorch |
+| `gateway.txt` | of `lorikeet gateway` and `lorikeet migrate`, which need neither PyTorch nor a database of their own |
+| `dev.txt` | of the server, except PyTorch, and of the development tools |
+| `cuda.txt` | that PyTorch's CUDA build asks for (gigabytes); its Triton replaces the one of `runtime.txt` |
+| `ray.txt` | of the extra `ray`, in the versions of the other lock files |
 | `build.txt` | that build Lorikeet itself |
 | `tools.txt` | of `make lock`, `make audit` and `make sbom` |
-| `node.txt` | Node, for `make check` on a machine without; what it installs is locked by `npm/package-lock.json` |
+| `node.txt` | Node, for `make check` on a machine without it; `npm/package-lock.json` locks npm's packages |
 
-They hold for every platform and for Python from 3.11 on. PyTorch's own index has other files of the same version: the
-hashes of those that we know of are in TORCH_CPU.
+The files hold for every platform and for Python from 3.11 on. PyTorch's own index has other files of the same version:
+the hashes of those that we know of are in TORCH_CPU.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_torch(entry: str) -> bool:
     return entry.startswith("torch==")
 
 
-def is_other(entry: str) -> bool:
+def is_outside_torch(entry: str) -> bool:
     """Tell whether an entry is of neither PyTorch nor a package that its CUDA build brings."""
     return not is_torch(entry) and not OF_CUDA.match(entry)
 
@@ -111,10 +111,10 @@ def main() -> None:
     own = list(packages(compile_lock("triton", triton, kept_triton)))
     _write("torch", [with_cpu_builds(entry) for entry in dev if is_torch(entry)])
     _write("cuda", [entry for entry in dev if OF_CUDA.match(entry)])
-    _write("dev", sorted([*(entry for entry in dev if is_other(entry)), *own]))
+    _write("dev", sorted([*(entry for entry in dev if is_outside_torch(entry)), *own]))
     same = [pin for name in ("torch", "dev", "cuda") for pin in pins(FOLDER / f"{name}.txt")]
     server = packages(compile_lock("runtime", runtime, [pin for pin in same if not pin.startswith("triton==")]))
-    _write("runtime", sorted([*(entry for entry in server if is_other(entry)), *own]))
+    _write("runtime", sorted([*(entry for entry in server if is_outside_torch(entry)), *own]))
     _write("gateway", gateway_lock(runtime))
     _write("ray", ray_lock(project["project"]["optional-dependencies"]["ray"], keeps=keeps))
     build = [*project["build-system"]["requires"], "editables"]

@@ -20,7 +20,7 @@ EXPERTS = "mlp.experts"
 def random_adapters(config: EngineConfig, count: int, rank: int) -> list[str]:
     """Return the digests of `count` adapters of this rank, now in the config's store.
 
-    The k-th is the same in every run.
+    The k-th adapter is the same in every run.
     """
     model = load_model_config(config.model_dir)
     store = AdapterStore(Path(config.adapter_store))

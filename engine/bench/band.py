@@ -97,7 +97,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 class _Requests:
-    """Requests of both bands. Lengths vary, so that requests do not come and go in step."""
+    """Makes interactive requests and batch work. Lengths vary, so that requests do not come and go in step."""
 
     def __init__(self, config: EngineConfig, options: Options) -> None:
         self._workload = Workload(load_model_config(config.model_dir).vocab_size)
@@ -109,12 +109,12 @@ class _Requests:
         usual = self._options.new_tokens
         return self._workload.request(prompt, self._lengths.randint(usual // 2, usual * 3 // 2))
 
-    def line(self) -> GenerateRequest:
+    def batch(self) -> GenerateRequest:
         return msgspec.structs.replace(self.interactive(), batch=BatchTerms())
 
 
 def _steady(engine: BenchEngine, make: _Requests, options: Options, streams: int, lines: int) -> Turn:
-    wanted = ((make.interactive, streams), (make.line, lines))
+    wanted = ((make.interactive, streams), (make.batch, lines))
     sources = [Source(iter(request, None), number) for request, number in wanted if number]
     return _turn_of(run_closed(engine, sources, options.seconds), options)
 
@@ -125,7 +125,7 @@ def _bursts(engine: BenchEngine, make: _Requests, options: Options) -> Turn:
     In a burst as many interactive requests run as the engine runs at once. Each burst is followed by as long a time
     without interactive requests.
     """
-    traces, start_s = [engine.send(make.line()) for _ in range(2 * options.max_num_seqs)], time.monotonic()
+    traces, start_s = [engine.send(make.batch()) for _ in range(2 * options.max_num_seqs)], time.monotonic()
     burst: list[Trace] = []
     next_s = began_s = start_s + options.margin / 2
     while time.monotonic() < start_s + options.seconds:
@@ -135,7 +135,7 @@ def _bursts(engine: BenchEngine, make: _Requests, options: Options) -> Turn:
             traces += burst
         for ended in engine.turn():
             if ended.request.batch is not None:
-                traces.append(engine.send(make.line()))
+                traces.append(engine.send(make.batch()))
         if burst and all(trace.final is not None for trace in burst):
             burst, next_s = [], 2 * time.monotonic() - began_s
     engine.abort_all()

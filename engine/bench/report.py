@@ -1,6 +1,6 @@
-"""Rows to a table or to JSON lines, as they come, and the machine that they come from.
+"""Writes the rows of a benchmark as a table or as JSON lines, as they come, and the facts of the machine.
 
-Knows nothing of their meaning.
+Knows nothing of the rows' meaning.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Load(msgspec.Struct, frozen=True):
     """Tokens of each completion."""
 
     @property
-    def yardstick(self) -> tuple[int, int, int]:
+    def yardstick_key(self) -> tuple[int, int, int]:
         """The key of loads that are the same to transformers, which knows no adapters and shares no prefix."""
         return self.streams, self.shared_prefix + self.prompt_tokens, self.new_tokens
 
@@ -106,7 +106,7 @@ def compare(
     with ExitStack() as stack:
         beside = yardstick or stack.enter_context(TransformersProcess(config))
         engine = stack.enter_context(BenchEngine(config, preload=digests))
-        for _, group in itertools.groupby(loads, key=lambda load: load.yardstick):
+        for _, group in itertools.groupby(loads, key=lambda load: load.yardstick_key):
             alike = list(group)
             runs: list[list[list[Trace]]] = [[] for _ in alike]
             references: list[float] = []

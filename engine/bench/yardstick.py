@@ -17,7 +17,7 @@ from engine.hardware import num_threads, resolve_device, resolve_dtype
 
 
 class TransformersProcess:
-    """transformers in a process of its own, used as a context. Greedy, in the engine's dtype, with as many threads."""
+    """transformers in a process of its own, used as a context. Greedy, with the engine's dtype and threads."""
 
     def __init__(self, config: EngineConfig) -> None:
         context = multiprocessing.get_context("spawn")

@@ -173,9 +173,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "for the host between steps.",
         ),
     ] = 0
-    # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.
+    # The fields from here on are no settings, so they have no description.
     block_size: int = 16
-    # The folder of the host's keys (`engine.curve`), with which an endpoint on TCP is guarded. An agent says it.
+    """Tokens in one block of the KV cache; only tests vary the number."""
     link_dir: str = ""
-    # Seconds without any connection after which the engine ends by itself (0: never). An agent says it for its engines.
+    """The folder of the host's keys (`engine.curve`), with which an endpoint on TCP is guarded; set by an agent."""
     unattended_s: float = 0.0
+    """Seconds without any connection after which the engine ends by itself; 0: never. Set by an agent."""

@@ -15,7 +15,7 @@ def experts_of(raw: Raw, count_key: str, *, normalized: bool, **fields: Any) -> 
     """Return the experts of a config.
 
     count_key: the key of their number. normalized: True: the shares of a token's chosen experts sum to 1.
-    fields: others of `Experts`.
+    fields: further fields of `Experts`.
 
     Raises UnsupportedModel: for numbers that do not go together.
     """

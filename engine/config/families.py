@@ -65,7 +65,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The name of transformers' class."""
     examples: str
     """Models of this family, for people."""
-    beside: str = ""
+    differences: str = ""
     """The differences between the family and Llama, in words for people."""
     defaults: Raw = {}
     """The values of keys that a config may leave out."""
@@ -324,21 +324,21 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(
         architecture="MistralForCausalLM",
         examples="Mistral 7B, Nemo",
-        beside="sliding windows",
+        differences="sliding windows",
         defaults={"use_sliding_window": True},
         kinds=_all_sliding,
     ),
     "ministral": Family(
         architecture="MinistralForCausalLM",
         examples="Ministral 8B (2024)",
-        beside="windows in some layers",
+        differences="windows in some layers",
         defaults={"use_sliding_window": True, "sliding_window": 4096},
         kinds=_all_sliding,
     ),
     "ministral3": Family(
         architecture="Ministral3ForCausalLM",
         examples="Ministral 3, its text model",
-        beside="YaRN; queries grow with their position",
+        differences="YaRN; queries grow with their position",
         defaults={"use_sliding_window": True, "head_dim": 128, "rms_norm_eps": 1e-5},
         kinds=_all_sliding,
         fields=_ministral3_fields,
@@ -346,7 +346,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(
         architecture="Qwen2ForCausalLM",
         examples="Qwen2.5",
-        beside="biases; windows in some layers",
+        differences="biases; windows in some layers",
         kinds=_last_sliding,
         keys=("max_window_layers",),
         fields=lambda raw: {"qkv_bias": True},
@@ -354,7 +354,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(
         architecture="Qwen3ForCausalLM",
         examples="Qwen3, dense",
-        beside="queries and keys are normed",
+        differences="queries and keys are normed",
         kinds=_last_sliding,
         keys=("max_window_layers",),
         fields=lambda raw: _attention_biases(raw) | {"qk_norm": True},
@@ -362,7 +362,7 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(
         architecture="SmolLM3ForCausalLM",
         examples="SmolLM3",
-        beside="every fourth layer is not rotated",
+        differences="every fourth layer is not rotated",
         kinds=_unrotated_sliding,
         keys=("no_rope_layers", "no_rope_layer_interval", "max_window_layers"),
         fields=_smollm3_fields,
@@ -370,14 +370,14 @@ FAMILIES: dict[str, Family] = {
     "granite": Family(
         architecture="GraniteForCausalLM",
         examples="Granite 3 and 4, dense",
-        beside="multipliers of the embedding, attention, residual stream and logits",
+        differences="multipliers of the embedding, attention, residual stream and logits",
         keys=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
         fields=_granite_fields,
     ),
     "phi3": Family(
         architecture="Phi3ForCausalLM",
         examples="Phi-3, Phi-3.5 mini, Phi-4, Phi-4-mini",
-        beside="fused matrices; a part of each head is rotated; LongRoPE",
+        differences="fused matrices; a part of each head is rotated; LongRoPE",
         defaults={"use_sliding_window": True, "rms_norm_eps": 1e-5},
         kinds=_all_sliding,
         keys=("original_max_position_embeddings", "resid_pdrop", "embd_pdrop"),
@@ -387,7 +387,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(
         architecture="Gemma2ForCausalLM",
         examples="Gemma 2",
-        beside="GEGLU, four norms a layer, windows in every other layer, bounded scores and logits",
+        differences="GEGLU, four norms a layer, windows in every other layer, bounded scores and logits",
         defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         kinds=_every(2),
         keys=_GEMMA_KEYS,
@@ -397,7 +397,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(
         architecture="Gemma3ForCausalLM",
         examples="Gemma 3 270M, 1B",
-        beside="GEGLU, four norms a layer, two rotations",
+        differences="GEGLU, four norms a layer, two rotations",
         defaults=_GEMMA | {"rope_theta": 1e6},
         kinds=_every(6, "sliding_window_pattern", "_sliding_window_pattern"),
         keys=(*_GEMMA_KEYS, "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"),
@@ -407,14 +407,14 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(
         architecture="Olmo2ForCausalLM",
         examples="OLMo 2",
-        beside="outputs are normed, not inputs; all queries are normed together, and all keys",
+        differences="outputs are normed, not inputs; all queries are normed together, and all keys",
         defaults={"rms_norm_eps": 1e-5},
         fields=_olmo2_fields,
     ),
     "olmo3": Family(
         architecture="Olmo3ForCausalLM",
         examples="OLMo 3",
-        beside="as OLMo 2; windows in three of four layers, two rotations",
+        differences="as OLMo 2; windows in three of four layers, two rotations",
         defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "sliding_window": 4096, "use_sliding_window": True},
         kinds=_every(4),
         fields=_olmo3_fields,
@@ -422,7 +422,7 @@ FAMILIES: dict[str, Family] = {
     "glm": Family(
         architecture="GlmForCausalLM",
         examples="GLM-4 9B (2024)",
-        beside="fused gate and up; a half of each head is rotated, neighbours together",
+        differences="fused gate and up; a half of each head is rotated, neighbours together",
         defaults=_GLM,
         fields=_glm_fields,
         rotates_partly=True,
@@ -430,7 +430,7 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(
         architecture="Glm4ForCausalLM",
         examples="GLM-4 0414, dense",
-        beside="as GLM-4 of 2024, and four norms a layer",
+        differences="as GLM-4 of 2024, and four norms a layer",
         defaults=_GLM,
         fields=_glm4_fields,
         rotates_partly=True,
@@ -438,7 +438,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": Family(
         architecture="Qwen3MoeForCausalLM",
         examples="Qwen3 30B-A3B, 235B-A22B",
-        beside="as Qwen3; experts",
+        differences="as Qwen3; experts",
         defaults={
             "num_key_value_heads": 4,
             "num_experts_per_tok": 8,
@@ -462,7 +462,7 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         architecture="MixtralForCausalLM",
         examples="Mixtral 8x7B, 8x22B",
-        beside="experts; windows",
+        differences="experts; windows",
         defaults={
             "num_key_value_heads": 8,
             "num_experts_per_tok": 2,
@@ -478,7 +478,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(
         architecture="GptOssForCausalLM",
         examples="gpt-oss 20B, 120B",
-        beside="experts with biases and a bounded gate; sinks; windows in every other layer; MXFP4",
+        differences="experts with biases and a bounded gate; sinks; windows in every other layer; MXFP4",
         defaults={
             "head_dim": 64,
             "num_key_value_heads": 8,
@@ -505,7 +505,7 @@ FAMILIES: dict[str, Family] = {
     "granitemoe": Family(
         architecture="GraniteMoeForCausalLM",
         examples="Granite 3 1B-A400M, 3B-A800M",
-        beside="as Granite; experts",
+        differences="as Granite; experts",
         defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
         keys=(
             "embedding_multiplier",
@@ -520,7 +520,7 @@ FAMILIES: dict[str, Family] = {
     "olmoe": Family(
         architecture="OlmoeForCausalLM",
         examples="OLMoE 1B-7B",
-        beside="experts; all queries are normed together, and all keys",
+        differences="experts; all queries are normed together, and all keys",
         defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
         keys=("num_experts", "num_experts_per_tok", "norm_topk_prob"),
         fields=_olmoe_fields,
@@ -529,7 +529,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": Family(
         architecture="Qwen3_5ForCausalLM",
         examples="Qwen3.5 and 3.6, dense, text",
-        beside="three of four layers have a gated delta rule; attention has gates",
+        differences="three of four layers have a gated delta rule; attention has gates",
         defaults=_QWEN_LINEAR | {"num_key_value_heads": 4},
         keys=tuple(_QWEN_LINEAR),
         fields=_qwen3_5_fields,
@@ -539,7 +539,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe_text": Family(
         architecture="Qwen3_5MoeForCausalLM",
         examples="Qwen3.5 and 3.6 35B-A3B, text",
-        beside="as Qwen3.5; experts, and one for all tokens",
+        differences="as Qwen3.5; experts, and one for all tokens",
         defaults=_QWEN_LINEAR
         | {
             "num_key_value_heads": 2,
@@ -557,7 +557,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": Family(
         architecture="Qwen3NextForCausalLM",
         examples="Qwen3-Next 80B-A3B",
-        beside="as Qwen3.5 with experts; fused inputs of states",
+        differences="as Qwen3.5 with experts; fused inputs of states",
         defaults=_QWEN_LINEAR
         | {
             "num_key_value_heads": 2,
@@ -575,7 +575,7 @@ FAMILIES: dict[str, Family] = {
     "granitemoehybrid": Family(
         architecture="GraniteMoeHybridForCausalLM",
         examples="Granite 4, H-micro, H-tiny, H-small",
-        beside="as Granite; most layers are Mamba-2's; in some models experts beside a part for all tokens",
+        differences="as Granite; most layers are Mamba-2's; in some models experts beside a part for all tokens",
         defaults={
             "mamba_d_conv": 4,
             "mamba_d_state": 256,

@@ -100,7 +100,7 @@ class GgufFile(msgspec.Struct, frozen=True):
     architecture: str
     tensors: dict[str, GgufTensor]
     """Tensors by their names in Hugging Face's checkpoints."""
-    others: tuple[str, ...]
+    unknown_names: tuple[str, ...]
     """Names of tensors that have no name in Hugging Face's checkpoints."""
     rotation_keys: dict[str, float | str]
     """The keys of the rotation without the architecture before them, such as `rope.scaling.factor`."""
@@ -141,7 +141,7 @@ def hugging_face_name(name: str) -> str | None:
 
 
 def gguf_name(name: str) -> str:
-    """Return the name in a GGUF file of a tensor that has one. name: in Hugging Face's checkpoints."""
+    """Return the name in a GGUF file of a tensor that has one. name: the name in Hugging Face's checkpoints."""
     for ours, theirs in _WHOLE.items():
         if theirs == name:
             return ours

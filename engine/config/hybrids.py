@@ -98,7 +98,7 @@ def _is_kind(kind: Any) -> bool:
 def _checked_recurrence(recurrence: Recurrence, conv_key: str) -> Recurrence | None:
     """Return the layers with a state; None without any.
 
-    Raises UnsupportedModel: for sizes that no model has, before anything is as large as they say.
+    Raises UnsupportedModel: for sizes that no model has, before any memory of such a size is taken.
     """
     if recurrence.conv_width < 2:
         raise UnsupportedModel(f"config.json: {conv_key} must be above 1")

@@ -279,14 +279,14 @@ class ModelConfig(msgspec.Struct, frozen=True):
     quantized: Quantized | None = None
     """The way in which files hold matrices in few bits; None: as they are."""
     decoder: Literal["own", "transformers"] = "own"
-    """The code that computes the model; for `transformers`, the fields that tell how are not read."""
+    """The code that computes the model; for `transformers`, the fields that describe the computation are not read."""
     is_encoder: bool = False
     """True where every token sees the ones after it, too: a text is computed at once, and nothing is cached."""
     task: Task = Task()
     modules: tuple[tuple[str, int, int], ...] = ()
     """The modules that an adapter may target in a model of transformers: short names, inputs, outputs."""
     groups: tuple[tuple[str, ...], ...] = ()
-    """The names of the modules that share an input, together, in a loaded model of transformers."""
+    """The modules of a loaded model of transformers by groups that share an input: the names of each group."""
 
     @property
     def length_switch(self) -> int:

@@ -31,15 +31,15 @@ def _one_of(*allowed: Any) -> Check:
     return lambda value: any(type(value) is type(each) and value == each for each in allowed)
 
 
-def _names(value: Any) -> bool:
+def _is_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
-def _empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return not value
 
 
-def _flag(value: Any) -> bool:
+def _is_flag(value: Any) -> bool:
     return value is None or type(value) is bool
 
 
@@ -48,28 +48,28 @@ _FP8: dict[str, Check] = {
     "activation_scheme": _one_of("dynamic", "static"),
     "fmt": _one_of("e4m3", "float8_e4m3fn"),
     "weight_block_size": _takes_anything,  # read below
-    "modules_to_not_convert": _names,
-    "ignored_layers": _names,
-    "modules_to_convert": _empty,
+    "modules_to_not_convert": _is_names,
+    "ignored_layers": _is_names,
+    "modules_to_convert": _is_empty,
     "scale_fmt": _one_of(None, "float", "ue8m0"),
     "expert_dtype": _one_of(None, "fp8"),
     "kv_cache_scheme": _one_of(None, "static", "dynamic"),
-    "dequantize": _flag,
+    "dequantize": _is_flag,
 }
 
 # Of 4-bit integers by AutoAWQ, and of the same by GPTQModel. What concerns the calibration or a server says nothing
 # about the numbers.
 _BY_GPTQMODEL: dict[str, Check] = {
-    "lm_head": _flag,
+    "lm_head": _is_flag,
     "pack_dtype": _one_of(None, "int32"),
     "method": _takes_anything,
     "meta": _takes_anything,
     "backend": lambda value: value != "llm-awq",
     "dynamic": lambda value: not value or (isinstance(value, dict) and all(key.startswith("-:") for key in value)),
-    "adapter": _empty,
-    "is_marlin_format": _empty,
-    "planar": _empty,
-    "rotation": _empty,
+    "adapter": _is_empty,
+    "is_marlin_format": _is_empty,
+    "planar": _is_empty,
+    "rotation": _is_empty,
     **dict.fromkeys(
         ("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "act_group_aware"),
         _takes_anything,
@@ -96,39 +96,39 @@ _AWQ = _BY_GPTQMODEL | {
     "version": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
     "format": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
     "checkpoint_format": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
-    "modules_to_not_convert": _names,
-    "sym": _flag,
+    "modules_to_not_convert": _is_names,
+    "sym": _is_flag,
     "desc_act": _one_of(None, False),
 }
 _GPTQ = _BY_GPTQMODEL | {
     "quant_method": _takes_anything,
     "bits": _one_of(4, 8),
     "group_size": _one_of(*GROUP_SIZES),
-    "desc_act": _flag,
-    "sym": _flag,
+    "desc_act": _is_flag,
+    "sym": _is_flag,
     "checkpoint_format": _one_of(None, "", "gptq", "gptq_v2"),
     "format": _one_of(None, "", "gptq", "gptq_v2"),
-    "modules_to_not_convert": _names,
+    "modules_to_not_convert": _is_names,
 }
 _COMPRESSED: dict[str, Check] = {
     "quant_method": _takes_anything,
     "config_groups": _takes_anything,  # read below
     "format": _one_of("float-quantized", "pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"),
-    "ignore": _names,
+    "ignore": _is_names,
     "kv_cache_scheme": _takes_anything,
     "quantization_status": _one_of("compressed", "frozen"),
     "global_compression_ratio": _takes_anything,
     "sparsity_config": lambda value: not value or (isinstance(value, dict) and value.get("format") == "dense"),
-    "transform_config": _empty,
-    "moe_sparsity_config": _empty,
+    "transform_config": _is_empty,
+    "moe_sparsity_config": _is_empty,
     "version": _takes_anything,
     "run_compressed": _takes_anything,
 }
 _GROUP: dict[str, Check] = {
-    "targets": _names,
+    "targets": _is_names,
     "weights": _takes_anything,  # read below
     "input_activations": lambda value: value is None or isinstance(value, dict),  # inputs are computed with as they are
-    "output_activations": _empty,
+    "output_activations": _is_empty,
     "format": _one_of(None, "float-quantized", "pack-quantized", "int-quantized", "naive-quantized"),
 }
 _WEIGHTS: dict[str, Check] = {
@@ -137,7 +137,7 @@ _WEIGHTS: dict[str, Check] = {
     "strategy": _one_of(None, "tensor", "channel", "group", "block"),
     "group_size": _one_of(None, *GROUP_SIZES),
     "block_structure": _takes_anything,  # read below
-    "symmetric": _flag,
+    "symmetric": _is_flag,
     "dynamic": _one_of(None, False),
     "actorder": _one_of(None, False, True, "weight", "static", "group", "dynamic"),
     **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), _takes_anything),
@@ -147,21 +147,25 @@ _MODELOPT: dict[str, Check] = {
     "quant_algo": _one_of("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"),
     "kv_cache_quant_algo": _one_of(None, "FP8"),
     "kv_cache_scheme": _takes_anything,
-    "exclude_modules": _names,
-    "ignore": _names,
+    "exclude_modules": _is_names,
+    "ignore": _is_names,
     "config_groups": _takes_anything,
     "group_size": _takes_anything,
     "producer": _takes_anything,
 }
 
-_MXFP4: dict[str, Check] = {"quant_method": _takes_anything, "modules_to_not_convert": _names, "dequantize": _flag}
+_MXFP4: dict[str, Check] = {
+    "quant_method": _takes_anything,
+    "modules_to_not_convert": _is_names,
+    "dequantize": _is_flag,
+}
 
 METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt")
 METHODS_OF_EXPERTS = ("mxfp4",)
 
 
 def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quantized | None:
-    """Return the format in which a model's files hold its matrices; None if none is quantized, or experts' alone.
+    """Return the format in which a model's files hold its matrices; None if no matrix is, or only those of experts are.
 
     raw: the folder's `config.json`. has_experts: True for a model with experts: then only the experts' matrices may be
     in few bits, and `engine.models.expert_layout` reads them.

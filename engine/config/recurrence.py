@@ -30,7 +30,7 @@ class Recurrence(msgspec.Struct, frozen=True):
     has_conv_bias: bool = False
     """True where the convolution has a bias."""
     has_proj_bias: bool = False
-    """True where the products before and after have biases."""
+    """True where the linears before and after the recurrence have biases."""
     is_grouped: bool = False
     """True where a checkpoint has two linears for the inputs, each with all outputs of a key head together: Qwen3-Next.
     The engine has the queries of all heads first, then the keys, and so on."""
@@ -76,7 +76,7 @@ class Recurrence(msgspec.Struct, frozen=True):
     def input_groups(self) -> list[tuple[str, ...]]:
         """The linears of `inputs` in pairs, in order, as adapters on them are multiplied.
 
-        A GPU takes three at once at most.
+        A GPU multiplies with at most three adapted linears at once.
         """
         names = tuple(self.inputs)
         return [names[first : first + 2] for first in range(0, len(names), 2)]

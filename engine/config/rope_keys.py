@@ -48,7 +48,7 @@ def _object_of(key: str, value: Any) -> Raw:
 def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopeParameters]:
     """Return the rotation of layers that see everything and of those with a window.
 
-    transformers 5 has one object for each; before, scaling was that of layers that see everything alone.
+    transformers 5 has an object for each of the two; that of transformers 4 scales only layers that see everything.
 
     local_theta: the base of the angles of layers with a window, where the config has one object.
 
@@ -143,7 +143,8 @@ def _is_above_0(value: Any) -> bool:
 def _attention_factor(kind: str, scaling: Raw, factor: float, original: int) -> float:
     """Return the factor of cos and sin.
 
-    It is given; or YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise; or LongRoPE's.
+    The config gives the factor, or else the method: YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale
+    keys generalise, or LongRoPE's factor.
 
     original: the longest position before the scaling.
     """

@@ -52,7 +52,7 @@ class Field(msgspec.Struct, frozen=True):
     def parse(self, text: str) -> Any:
         """Return the value that a text means.
 
-        Raises ValueError: when it means none; the message does not repeat the text.
+        Raises ValueError: when the text means no value of the setting; the message does not repeat the text.
         """
         raw: Any = _parse_bytes(text) if self.is_bytes else text.strip()
         try:

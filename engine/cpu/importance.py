@@ -41,7 +41,7 @@ class Importance:
     def __init__(self, squares: Mapping[str, Tensor]) -> None:
         self._squares = squares
 
-    def of(self, name: str) -> Tensor | None:
+    def of_inputs(self, name: str) -> Tensor | None:
         """Return the importance of the inputs of a matrix [in]; None where nothing was measured."""
         found = self._squares.get(name)
         return None if found is None else found + LEAST_SHARE * found.mean()

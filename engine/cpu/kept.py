@@ -56,17 +56,17 @@ class _Table(msgspec.Struct, frozen=True):
     """The table of the file's matrices."""
 
     made_of: str
-    """The text that tells the model and the format from others (`made_of`)."""
+    """The text that tells the model and the format from others (`origin_of`)."""
     matrices: dict[str, _Entry]
     """The matrices by name."""
 
 
-def file_of(model_dir: str | Path, kind: str) -> Path:
+def matrices_file(model_dir: str | Path, kind: str) -> Path:
     """Return the file that keeps a model's matrices in a format."""
     return Path(model_dir) / f"lorikeet-{kind}{SUFFIX}"
 
 
-def made_of(model_dir: str | Path, wording: str, dtype: torch.dtype) -> str:
+def origin_of(model_dir: str | Path, wording: str, dtype: torch.dtype) -> str:
     """Return the text that names the weights, the format and the layout that matrices were made of.
 
     The time of a file's last change is in it, since the digest of a model does not depend on all bytes of the weights.
@@ -81,10 +81,10 @@ class KeptMatrices:
     """The matrices of a file, read one by one. Use as a context."""
 
     def __init__(self, path: Path, library: NativeLibrary, wanted: str) -> None:
-        """Open a file. wanted: what the matrices must have been made of (`made_of`).
+        """Open a file. wanted: what the matrices must have been made of (`origin_of`).
 
         Raises DamagedFile: when the file is cut off or another one than was written.
-        Raises FileNotFoundError: when there is none, or one of other matrices.
+        Raises FileNotFoundError: when there is no such file, or its matrices were made of something else.
         """
         self._file: BufferedReader = path.open("rb")
         self._library = library
@@ -149,13 +149,13 @@ class KeptMatrices:
 class MatricesWriter:
     """Writes matrices to a file as they are made. If a write fails, nothing is kept, and the log has one line."""
 
-    def __init__(self, path: Path, of: str, num_bytes: int) -> None:
+    def __init__(self, path: Path, origin: str, num_bytes: int) -> None:
         """Begin a file beside `path`, which is locked while it is written.
 
-        of: what the matrices are made of (`made_of`). num_bytes: the bytes of all matrices together.
+        origin: what the matrices are made of (`origin_of`). num_bytes: the bytes of all matrices together.
         """
         self._path = path
-        self._made_of = of
+        self._made_of = origin
         self._entries: dict[str, _Entry] = {}
         self._offset = 0
         self._beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

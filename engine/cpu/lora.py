@@ -45,7 +45,7 @@ class TableBatch:
     """Rows of the adapters of one table, within a part of the batch.
 
     places, rows: as for `kernels.lora.add_batched_lora_`, in that part.
-    groups, scales: those of the table. scratch: memory of its dtype.
+    groups, scales: the matrices and the scalings of the table. scratch: working memory in the table's dtype.
     """
 
     def __init__(

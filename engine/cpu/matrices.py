@@ -101,7 +101,7 @@ class NativeMatrices:
 
         Raises as `linear`.
         """
-        made = [self._matrix(matrices.of(which)) for which in parts_of_expert(matrices, number)]
+        made = [self._matrix(matrices.select(which)) for which in parts_of_expert(matrices, number)]
         return NativeGrouped(made, None if bias is None else bias.view(number, -1))
 
     def embedding(self, table: StackedMatrices, head: Product | None) -> NativeEmbedding:
@@ -157,7 +157,7 @@ class NativeMatrices:
         kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
         weight = matrices.read(which)
         with _naming([matrices.names[i] for i in which]):
-            return NativeMatrix.quantized(self._library, weight, kind, self._importance.of(matrices.names[0]))
+            return NativeMatrix.quantized(self._library, weight, kind, self._importance.of_inputs(matrices.names[0]))
 
 
 @contextmanager

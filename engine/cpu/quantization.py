@@ -17,7 +17,7 @@ from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import Quantized
 from engine.cpu.importance import NOTHING, measure_importance, text_digest
-from engine.cpu.kept import DamagedFile, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
+from engine.cpu.kept import DamagedFile, KeptMatrices, MatricesWriter, matrices_file, origin_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import FLOAT8_CAPABILITY, SetupError, num_threads
@@ -95,10 +95,10 @@ def choose_format(
 ) -> Choice:
     """Return the format that products are computed in.
 
-    quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
+    dtype: the dtype of the model.
+    quality: returns the change that 8-bit integers make, None if not known; called where `auto` depends on the change.
     has_blocks: True if the model is a GGUF file.
-    quantized: the way in which the model's files hold matrices in few bits.
-    dtype: the dtype of the model. quantized: None: files hold the numbers as they are.
+    quantized: the way in which the model's files hold matrices in few bits; None: files hold the numbers as they are.
 
     Raises SetupError: when the device has no such format.
     """
@@ -257,14 +257,14 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]
     if weighs and (Path(model_dir) / "tokenizer.json").exists():  # else all inputs are alike
         wording = f"{wording}; inputs of {text_digest()}"
-    path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
+    path, origin = matrices_file(model_dir, quantized), origin_of(model_dir, wording, dtype)
     try:
-        with KeptMatrices(path, library, of) as kept:
+        with KeptMatrices(path, library, origin) as kept:
             return load(ProductMakers.of(NativeMatrices(library, quantized, dtype, kept=kept)))
     except (DamagedFile, OSError) as error:
         if path.exists():
             log.warning("quantizing again, since %s cannot be used: %s", path, error)
-    writer = MatricesWriter(path, of, matrices_bytes(config, quantized))
+    writer = MatricesWriter(path, origin, matrices_bytes(config, quantized))
     try:
         # What the files have in more bits becomes 8-bit integers beside 4-bit ones of their own.
         kind: Literal["int8", "int4"] = "int8" if keeps else quantized

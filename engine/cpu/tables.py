@@ -274,7 +274,10 @@ class AdapterTables:
 
 
 def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, list[LoadedAdapter]]:
-    """Return the adapters by layout without experts, each once; those that adapt nothing beside are left out."""
+    """Return the adapters by their layout without experts, each adapter once.
+
+    Adapters that have no matrices but those of experts are left out.
+    """
     found: dict[AdapterLayout, dict[str, LoadedAdapter]] = {}
     for adapter in adapters:
         if adapter is not None and adapter.layout.without_experts.num_elements:

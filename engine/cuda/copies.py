@@ -3,10 +3,10 @@
 The waits, in the order of one adapter's life:
  1. The loading thread reserves its memory. A step launched earlier may still read what was there before, so the copying
     stream waits for the event that `give_back` recorded when that memory was given back.
- 2. It gives the stream each layer's copies and records the layer's arrival. The host waits for none of them: the slot
-    may be used at once.
+ 2. The loading thread gives the copying stream each layer's copies, and records the layer's arrival. The host waits for
+    none of them: the slot may be used at once.
  3. A step that uses the slot makes the computing stream wait for a layer's arrival before it computes that layer
-    (`engine.cuda.lora`), a replayed graph for the last arrival before it begins. Others wait for nothing.
+    (`engine.cuda.lora`), a replayed graph for the last arrival before it begins. Other steps wait for nothing.
  4. When the slot is emptied, the stepping thread clears its entries on the computing stream (`engine.cuda.adapters`),
     records there that memory is given back, and only then lets go of it.
 

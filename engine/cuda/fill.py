@@ -33,7 +33,7 @@ class BlockTables:
         self._tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
         self._copied: list[tuple[list[int], int]] = [([], 0)] * max_rows
 
-    def of(self, tables: Many[list[int]]) -> NDArray[np.int32]:
+    def as_array(self, tables: Many[list[int]]) -> NDArray[np.int32]:
         """Return tables as [len(tables), max_blocks]; what lies beyond a table's end is arbitrary.
 
         Valid until the next call.
@@ -219,7 +219,7 @@ class Filler:
     def _fill_tables(self, tables: Many[list[list[int]]], fields: StepFields[NDArray[Any]]) -> None:
         for number, each in enumerate(tables):
             width = min(fields.block_tables.shape[2], max(map(len, each)))
-            fields.block_tables[number, : len(each), :width] = self._tables[number].of(each)[:, :width]
+            fields.block_tables[number, : len(each), :width] = self._tables[number].as_array(each)[:, :width]
 
     def _fill_slots(self, fields: StepFields[NDArray[Any]], positions: Ints) -> None:
         """Fill the slots of decodes, the rows at these positions."""

@@ -77,7 +77,7 @@ def context_buckets(max_context: int) -> list[int]:
 def extents_for(limits: StepLimits, *, has_adapters: bool) -> list[Extent]:
     """Return all extents that are captured, the largest in everything first: its memory then serves the others as well.
 
-    has_adapters: there are slots for any.
+    has_adapters: True: the device has slots for adapters, so steps with adapters are captured, too.
     """
     contexts = context_buckets(limits.max_context)
     mixed = [
@@ -107,9 +107,9 @@ class StepGraphs:
             log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
     def find(self, extent: Extent, num_outputs: int) -> CapturedGraph | None:
-        """Return the smallest graph that serves, or None: a graph gives a row for each of its sequences at most.
+        """Return the smallest graph that holds a step of this extent; None where no graph does.
 
-        num_outputs: the rows whose hidden states are wanted.
+        num_outputs: the number of rows whose hidden states are wanted; a graph gives one for each of its sequences.
         """
         decode_context, prefill_context = map(self._rounded, (extent.decode_context, extent.prefill_context))
         key = extent._replace(decode_context=decode_context, prefill_context=prefill_context), num_outputs

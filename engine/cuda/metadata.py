@@ -115,7 +115,7 @@ class StepBuffers:
         self._sent: Event | None = None
 
     def stage(self, shape: StepShape) -> StagedIntegers:
-        """Return places for a step of this shape; those of graphs are kept by the code that captured them."""
+        """Return places in the buffers for a step of this shape; code that captures a graph keeps its own."""
         num_bytes = num_bytes_of(shape)
         assert num_bytes <= self._host.numel(), f"{shape} takes {num_bytes} bytes of {self._host.numel()}"
         host = StepFields(*(view.numpy() for view in views(shape, self._host)))

@@ -8,7 +8,7 @@ from kernels.gpu.norm import rms_norm
 
 
 class TritonNorm:
-    """A norm. weight [H]."""
+    """A root-mean-square norm, computed by Triton. weight [H]."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight = weight

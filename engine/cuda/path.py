@@ -54,7 +54,7 @@ class StepDecoder(Protocol):
     def forward(self, batch: Batch, before: Callable[[int], None]) -> Tensor:
         """Return the hidden states of the batch's output rows.
 
-        before: called with each layer's index ahead of it. batch: the input of the step.
+        before: called with each layer's index ahead of the layer. batch: the input of the step.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -226,7 +226,10 @@ class CudaPath:
         return lambda index: do() if index == layer else None
 
     def _shape(self, extent: Extent, num_outputs: int | None = None) -> StepShape:
-        """Return the shape of a step. num_outputs: a row for each sequence unless told."""
+        """Return the shape of a step.
+
+        num_outputs: the number of rows whose hidden states are wanted; None: one for each sequence.
+        """
         rows, sequences = extent.num_rows, extent.num_sequences
         return StepShape(
             num_rows=rows,

@@ -42,7 +42,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
 
     source: the source of the model, which counts until the model's folder is there.
 
-    Raises SetupError or UnsupportedModel: when it would not start here.
+    Raises SetupError or UnsupportedModel: when such an engine would not start on this machine.
     """
     device = resolve_device(config.device)
     check_kv_dtype(config.kv_dtype, device)
@@ -99,7 +99,7 @@ def _model_of(config: EngineConfig) -> ModelConfig | None:
 
 
 def _why_as_stored(config: EngineConfig, model: ModelConfig, device: torch.device) -> str:
-    """Return why the model is computed in the numbers of its files; "" where it is not so.
+    """Return why the model is computed in the numbers of its files; "" where the model is computed in other numbers.
 
     Raises SetupError: when another format is asked for.
     """

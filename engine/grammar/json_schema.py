@@ -75,7 +75,7 @@ def parse_schema(text: str) -> dict[str, Any]:
 
 
 def prepare_schema(schema: Any) -> dict[str, Any]:
-    """Prepare, as `parse_schema` does, a schema that is no text any more; it may be changed."""
+    """Prepare a schema that is decoded already, as `parse_schema` does; the given object may be changed."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):

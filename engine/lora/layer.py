@@ -69,7 +69,7 @@ class _Matrix(NamedTuple):
         """The place of the matrix after this one. Only where a projection has few outputs is there a gap."""
         return -(-self.last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
 
-    def of(self, buffers: Tensor) -> Tensor:
+    def view_of(self, buffers: Tensor) -> Tensor:
         """Return a view [..., rows, columns] of buffers [..., elements], or [..., experts, rows, columns]."""
         flat = buffers[..., self.first : self.last]
         experts = () if self.num_experts is None else (self.num_experts,)
@@ -157,7 +157,7 @@ class AdapterLayout:
     def groups_of(self, buffers: Tensor) -> dict[GroupKey, GroupWeights]:
         """Return views of buffers [..., num_elements]: of one adapter, or of several below each other."""
         return {
-            key: GroupWeights(positions, a.of(buffers), tuple(b.of(buffers) for b in bs))
+            key: GroupWeights(positions, a.view_of(buffers), tuple(b.view_of(buffers) for b in bs))
             for key, (positions, a, bs) in self._groups.items()
         }
 

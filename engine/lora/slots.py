@@ -30,7 +30,7 @@ class Slot(msgspec.Struct, eq=False):
     staged: LoadedAdapter | None = None
     """The adapter in the host tier while it waits for its bytes."""
     num_bytes: int = 0
-    """Bytes of the device's budget that it takes."""
+    """Bytes of the device's budget that the adapter takes."""
     references: int = 0
     """The number of running sequences that use the adapter."""
     last_used_s: float = 0.0
@@ -40,11 +40,11 @@ class Slot(msgspec.Struct, eq=False):
     closing: bool = False
     """True: the slot takes no new users, and is empty after the last one."""
     for_batch: bool = False
-    """True if only batch work has asked for it."""
+    """True if only batch work has asked for the adapter."""
     batch_references: int = 0
     """The references that are batch work's."""
     last_interactive_s: float = -inf
-    """The time at which an interactive request used it last."""
+    """The time at which an interactive request last used the adapter, by the monotonic clock; -inf: none did."""
     is_reclaimed: bool = False
     """True if the slot is closing because interactive requests want its place, so that its batch work has to leave."""
 
@@ -100,7 +100,7 @@ class Slots:
         return self._by_key.get(key)
 
     def at(self, index: int) -> Slot:
-        """Return the slot of an index, which is not empty."""
+        """Return the slot with a number on the device, which must not be empty."""
         slot = self._slots[index]
         assert slot is not None
         return slot

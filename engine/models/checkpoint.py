@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 
 class _File(Protocol):
-    """A file of tensors, as safetensors has it."""
+    """An open file of tensors, with the methods of safetensors' own."""
 
     def get_slice(self, name: str) -> Any:
         """Return a view that reads the rows of a tensor that an index names, and no others."""

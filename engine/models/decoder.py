@@ -261,6 +261,6 @@ def _add_product(product: Product, x: Tensor, delta: Delta | None, norm: Norm | 
 def _scaled(x: Tensor, factor: float) -> Tensor:
     """Return x times a factor, in place; x itself where that is 1, as for all families but Granite and Gemma.
 
-    Inputs of a product are scaled rather than its output, so that the base's product and the adapter's delta both are.
+    Inputs of a product are scaled rather than its output: this scales the base's product and the adapter's delta.
     """
     return x if factor == 1.0 else x.mul_(factor)

@@ -79,7 +79,10 @@ class GgufWeights:
         return memory.reshape(-1, tensor.row_bytes)
 
     def _in_order(self, name: str, tensor: GgufTensor) -> NDArray[np.uint8]:
-        """Return rows in the usual order. Queries and keys may lie in the one in which llama.cpp rotates them."""
+        """Return a tensor's rows in the order of Hugging Face's checkpoints.
+
+        Queries and keys may lie in the order in which llama.cpp rotates them.
+        """
         shape = tensor.shape
         if 0 in shape or len(shape) > 2:
             raise UnsupportedModel(f"{name} is {list(shape)}, which is neither a matrix nor a bias")

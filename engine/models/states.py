@@ -81,8 +81,11 @@ class StateTable:
         self._tails = {layer: torch.zeros(tail, device=device) for layer in recurrence.layers}
         self._states = {layer: torch.zeros(state, device=device) for layer in recurrence.layers}
 
-    def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the tails [slots, conv_width - 1, channels] and the states [slots, heads, key_dim, value_dim]."""
+    def of_layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the two tensors of a layer: the last inputs of the convolution, and the states.
+
+        They are [slots, conv_width - 1, channels] and [slots, heads, key_dim, value_dim].
+        """
         return self._tails[layer], self._states[layer]
 
 
@@ -109,7 +112,7 @@ class TableStates:
             )
             betas = betas.sigmoid()
         steps = softplus(steps + weights.step_bias)
-        tails, states = self._table.of(index)
+        tails, states = self._table.of_layer(index)
         out = x.new_empty(len(x), recurrence.num_heads, recurrence.value_dim)
         if num_singles := len(rows.slots):
             mine = channels[:num_singles, None]

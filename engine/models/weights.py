@@ -45,7 +45,7 @@ class GroupedProduct(Protocol):
 
 
 class TokenRows(Protocol):
-    """The row of each token, as `kernels.linear.Embedding`."""
+    """The embedding of each token, a row of a table, as `kernels.linear.Embedding`."""
 
     dtype: torch.dtype
     """The dtype of the rows, and of the model."""
@@ -73,7 +73,7 @@ class StackedMatrices:
         """The matrices as one tensor, which is read once."""
         return self.read(range(len(self.names)))
 
-    def of(self, which: Sequence[int]) -> StackedMatrices:
+    def select(self, which: Sequence[int]) -> StackedMatrices:
         """Return some of the matrices, which are not read yet."""
         return StackedMatrices(self._take, [self.names[each] for each in which], [self.shapes[each] for each in which])
 
@@ -203,7 +203,7 @@ def plain_grouped(matrices: StackedMatrices, bias: Tensor | None, number: int) -
 
 
 def parts_of_expert(matrices: StackedMatrices, number: int) -> list[range]:
-    """Return which of the matrices are each expert's, of a number of experts."""
+    """Return for each of a number of experts the indexes of its matrices among all."""
     each = len(matrices.names) // number
     return [range(expert * each, (expert + 1) * each) for expert in range(number)]
 
@@ -225,7 +225,7 @@ class GroupedInTurn:
         found = []
         for expert, first, last in segments(rows):
             bias = None if self._bias is None else self._bias[expert]
-            found.append(self._linear(self._matrices.of(self._parts[expert]), bias)(x[first:last]))
+            found.append(self._linear(self._matrices.select(self._parts[expert]), bias)(x[first:last]))
         return torch.cat(found)
 
 

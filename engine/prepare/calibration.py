@@ -51,7 +51,7 @@ def hidden_of(
     """Return the decoder, and the hidden states [T, H] of pieces of text after the last layer, in float32.
 
     pieces: token ids of each; T of all together. make_linear: makes the products of one layer at a time, each of which
-    is called once, with the inputs of all tokens. what: says in the lines about the progress what is done by a layer.
+    is called once, with the inputs of all tokens. what: the work on a layer, in words, for lines of progress.
 
     Raises UnsupportedModel: when the files of the weights are not those of a model that the engine computes.
     """

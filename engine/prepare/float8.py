@@ -152,7 +152,7 @@ def _round_to_nearest(model_dir: Path, config: ModelConfig, kept: Set[str], foun
         if matrices.names[0].startswith("model.layers.") and kept.isdisjoint(matrices.names):
             parts = torch.split(matrices.tensor, [height for height, _ in matrices.shapes])
             for name, part in zip(matrices.names, parts, strict=True):
-                found.add(name, rounded_rows(part, importance.of(name)))
+                found.add(name, rounded_rows(part, importance.of_inputs(name)))
         return plain_linear(matrices, bias)
 
     with weights_in_turn(model_dir, config, linear) as weights:

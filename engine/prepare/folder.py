@@ -200,10 +200,10 @@ def _check(folder: Path, *, chat: bool) -> None:
     if not has_template and model.task.kind == "text":
         progress(f"{folder.name} has no chat template: it serves plain completions only")
     if model.is_encoder:
-        from engine.models.encoder.build import kind_of
+        from engine.models.encoder.build import model_kind_of
         from engine.models.general.loading import read_config
 
-        read_config(folder, model.family, kind_of(model))
+        read_config(folder, model.family, model_kind_of(model))
     elif model.decoder == "transformers":
         from engine.models.general.loading import read_config  # takes seconds to import
 

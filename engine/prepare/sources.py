@@ -194,7 +194,7 @@ def keeps_blocks(file: Path) -> bool:
     except (NotGguf, OSError) as error:
         progress(f"{file.name} is converted: {error}")
         return False
-    if head.architecture not in ARCHITECTURES or head.others:
+    if head.architecture not in ARCHITECTURES or head.unknown_names:
         return False
     return head.computed_share >= LEAST_COMPUTED
 

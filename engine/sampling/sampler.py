@@ -25,7 +25,7 @@ Choose = Callable[[Tensor, Many[Row]], Tensor]
 class PendingTokens:
     """The tokens of rows, one each, on their way to the host: ids [N] int64, -1 where no logits were finite.
 
-    on_device: the same on the device. asking: the rows whose log-probabilities are wanted, in their order. logprobs:
+    on_device: the ids on the device. asking: the rows whose log-probabilities are wanted, in their order. logprobs:
     the log-probabilities of the asking rows; None: no row asks.
     """
 

@@ -5,18 +5,18 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
     scheduler       the plan of a step, and what its results change
     request_book    the requests from arrival to the end, by id and by tenant
     request_group   one request with its choices
-    waiting_queue   those that wait, by tenant
-    running_set     those that run, and who gives way when memory runs out
+    waiting_queue   the sequences that wait, by tenant
+    running_set     the sequences that run, and the one that gives way when memory runs out
     band            the requests of one band, interactive or batch
     batch_work      what the batch band gets of a step
-    step_time       how long a step takes, learned, and what of that is left for batch work
+    step_time       predicts, from steps before, how long a step takes, and how much time is left for batch work
     guaranteed_share  what batch work is owed
     admission       who may start: memory, adapter slots, fairness
     fairness        service per tenant by weight (virtual token counters)
     finish_rate     when a refused request may come again
     completion      one choice's tokens: stop ids, lengths, what is shown
     block_manager   the blocks of each sequence, by table, and the reuse of prefixes
-    cache           the pool of blocks, what makes two equal, and slots for states
+    cache           the pool of blocks, their hashes, and slots for states
     drafter         tokens guessed from the text so far
     limits          what a request may ask of this engine
     matcher_time    what grammars may take of one step

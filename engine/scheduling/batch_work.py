@@ -115,7 +115,7 @@ class BatchWork:
         self._peaks_before, self._peaks = self._peaks, _Peaks()
 
     @property
-    def delays(self) -> bool:
+    def delays_interactive(self) -> bool:
         """Tell whether the end of the pausing step gives an interactive request the memory that it lacks."""
         return self._must_wait and bool(self._paused)
 
@@ -266,7 +266,7 @@ class BatchWork:
         """
         counters = self._band.counters
         running = [s for s in self._band.running if not s.needs_no_step and not (s.num_pending and s.is_chosen_by_text)]
-        running.sort(key=lambda s: (counters.of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))
+        running.sort(key=lambda s: (counters.service_of(s.request.tenant) // QUANTUM_TOKENS, not s.is_decoding))
         return iter(running)
 
     def _start_owed(self, num_places: int) -> Sequence | None:
@@ -304,7 +304,7 @@ class BatchWork:
             if room.num_prompt_tokens(0) <= 0 or not self._band.waiting:
                 return
             if sit_out:
-                least = min(counters.of(sequence.request.tenant) for sequence in sit_out)
+                least = min(counters.service_of(sequence.request.tenant) for sequence in sit_out)
                 if self._band.waiting.smallest_counter() + QUANTUM_TOKENS > least:
                     return
             sequence = self._admission.next()

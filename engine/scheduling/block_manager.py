@@ -267,8 +267,8 @@ class BlockManager:
         hashes, cached = sequence.block_hashes[:num_full], self._pool.cached
         ends = whole_ends(hashes, cached, self._nums_seen)
         end = num_known = next(ends, 0)
-        if self.states is not None and num_known and not self.states.has(hashes[num_known - 1]):
-            end = next((each for each in ends if self.states.has(hashes[each - 1])), 0)
+        if self.states is not None and num_known and not self.states.has_snapshot(hashes[num_known - 1]):
+            end = next((each for each in ends if self.states.has_snapshot(hashes[each - 1])), 0)
         blocks = [
             [of_table[content] for content in hashes[max(end - num_seen, 0) : end]]
             for of_table, num_seen in zip(cached, self._nums_seen, strict=True)

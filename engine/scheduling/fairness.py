@@ -28,8 +28,8 @@ receive from the pool service that differs by at most
 
 beyond what their counters differed by at its beginning. D is the most that a tenant got elsewhere and a replica was not
 told of yet: what N - 1 replicas do between two heartbeats, and prompts and loads of the requests that run there, which
-are told of at their end. For a tenant whose counter is more than QUANTUM_TOKENS + D above another's on the whole pool
-is admitted nowhere where that one waits; until its own sequences end, they take what the first terms say.
+are told of at their end. The reason: a tenant whose counter is more than QUANTUM_TOKENS + D above another tenant's on
+the whole pool is admitted nowhere where the other one waits, and its running sequences take at most the first terms.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServiceCounters:
     def __len__(self) -> int:
         return len(self._counters)
 
-    def of(self, tenant: str) -> float:
+    def service_of(self, tenant: str) -> float:
         """Return the counter of a tenant with live requests or a remembered counter."""
         return self._counters[tenant]
 
@@ -63,7 +63,7 @@ class ServiceCounters:
         self._counters.setdefault(tenant, self._floor)
 
     def leave(self, tenant: str) -> None:
-        """Count one live request of the tenant less."""
+        """Count one live request less for the tenant."""
         self._num_live[tenant] -= 1
         if self._num_live[tenant]:
             return

@@ -36,7 +36,6 @@ class GuaranteedShare:
         """Add a step's service to the debt.
 
         interactive, batch: the service that the step did for each kind of requests.
-
         has_work: False: no batch work is left, and the debt is forgotten.
         """
         if not has_work:

@@ -1,4 +1,4 @@
-"""Every request from its arrival to its final: which of its choices wait, run or are held back, and their ends."""
+"""Every request from its arrival to its final message: the choices that wait, run or are held back, and their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choices of one request, from its arrival to its one final, and their sums."""
+"""The choices of one request, from its arrival to its one final message, and the sums of their counts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RequestGroup(msgspec.Struct, eq=False):
 
 
 def embedding_of(request: GenerateRequest, pooled: NDArray[np.float32]) -> bytes | None:
-    """Return pooled, fp32 [hidden], as `protocol.Final.embedding`; None if it has no direction, or is no number.
+    """Return pooled, fp32 [hidden], as `protocol.Final.embedding`; None where it has no direction or is not finite.
 
     The mean of the hidden states and their sum have the same direction, so that nothing is divided by the number of
     tokens for a vector of unit length.

@@ -79,4 +79,4 @@ class RunningSet:
 
     def victim(self) -> Sequence:
         """Return the newest sequence of the tenant with the highest counter."""
-        return max(reversed(self._sequences), key=lambda sequence: self._counters.of(sequence.request.tenant))
+        return max(reversed(self._sequences), key=lambda sequence: self._counters.service_of(sequence.request.tenant))

@@ -58,7 +58,7 @@ RECENT_S = 60.0
 
 
 class Scheduler:
-    """Owns every request from its arrival to its final."""
+    """Owns every request from its arrival to its final message."""
 
     def __init__(
         self,
@@ -150,7 +150,9 @@ class Scheduler:
         stats: dict[str, TenantStats] = {}
         for tenant, count in num_alive.most_common(max_tenants):
             band = bands[tenant not in self._interactive.alive_by_tenant]
-            stats[tenant] = TenantStats(num_running[tenant], count - num_running[tenant], band.counters.of(tenant))
+            stats[tenant] = TenantStats(
+                num_running[tenant], count - num_running[tenant], band.counters.service_of(tenant)
+            )
         return stats
 
     # requests come and go
@@ -381,7 +383,7 @@ class Scheduler:
             decoding = [sequence for sequence in decoding if sequence.status is Status.RUNNING]
             prefilling = [sequence for sequence in prefilling if sequence.status is Status.RUNNING]
         decoding.sort(key=_slot_order)
-        prefilling.sort(key=lambda s: self._interactive.counters.of(s.request.tenant))
+        prefilling.sort(key=lambda s: self._interactive.counters.service_of(s.request.tenant))
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -390,7 +392,7 @@ class Scheduler:
         Then it was preempted itself, or waits for the memory of batch work whose step pauses and ends next.
         """
         while not self._grow(sequence, sequence.num_computed + 1):
-            if self._batch.delays:
+            if self._batch.delays_interactive:
                 return False
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)

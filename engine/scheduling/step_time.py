@@ -3,8 +3,8 @@
     seconds = a + b * rows + c * prompt tokens + d * tokens of context
 
 Least squares over the last steps, newer ones counting more. Errors count relative to a step's length, so that a step
-which something else delayed moves little. A coefficient that the last steps do not determine stays as it was. No time,
-no device.
+which something else delayed moves little. A coefficient that the last steps do not determine stays as it was. Reads
+no clock, and knows no device.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class StepCosts(NamedTuple):
 
 
 class StepTime:
-    """Predicts the time of steps. max_rows, max_prompt_tokens: the largest step whose time can be told."""
+    """Predicts the time of steps. max_rows, max_prompt_tokens: the largest step whose time can be predicted."""
 
     def __init__(self) -> None:
         self._coefficients = np.zeros(4)
@@ -129,7 +129,7 @@ class StepTime:
     def costs(self) -> StepCosts:
         """Fit the costs of a step: no coefficient is below zero.
 
-        If a coefficient would be, the most negative one is set to zero and the others are fitted again.
+        If a coefficient would be below zero, the most negative one is set to zero and the others are fitted again.
         """
         if not self._is_fitted:
             anchor = ANCHOR * self._most_information + TINY

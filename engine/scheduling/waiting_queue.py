@@ -44,7 +44,7 @@ class WaitingQueue:
 
     def smallest_counter(self) -> float:
         """Return the smallest counter of the tenants that wait."""
-        return min(map(self._counters.of, self._lines))
+        return min(map(self._counters.service_of, self._lines))
 
     def candidates(self, first_ready: Callable[[list[Sequence]], Sequence | None]) -> list[Sequence]:
         """Return the sequences that fairness lets go next.
@@ -56,11 +56,11 @@ class WaitingQueue:
         """
         ready: list[Sequence] = []
         limit = 0.0
-        for tenant in sorted(self._lines, key=self._counters.of):
-            if ready and self._counters.of(tenant) > limit:
+        for tenant in sorted(self._lines, key=self._counters.service_of):
+            if ready and self._counters.service_of(tenant) > limit:
                 break
             sequence = first_ready(self._lines[tenant])
             if sequence is not None:
-                limit = limit if ready else self._counters.of(tenant) + QUANTUM_TOKENS
+                limit = limit if ready else self._counters.service_of(tenant) + QUANTUM_TOKENS
                 ready.append(sequence)
         return ready

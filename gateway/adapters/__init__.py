@@ -12,9 +12,9 @@
 - Pauses. On a machine one adapter is inspected at a time, the projects in turn, since an inspection takes processor
   time from running streams. After three refusals in a row, by inspection, limit or engine, the project pauses for ten
   seconds, and twice as long after each further one, up to five minutes, until an adapter is accepted or ten minutes
-  pass. The tables tell, so this holds over gateways. It is asked before a body is read, and again when an
-  inspection's turn has come, with the project locked and its other inspections counted. Uploads in pieces keep their
-  bytes meanwhile.
+  pass. Refusals are stored in the database, so a pause holds on all gateways. A pause is checked before a body is
+  read, and again when an inspection's turn has come, with the project locked and its other inspections counted.
+  Uploads in pieces keep their bytes meanwhile.
 - Imports say how content came until it is a version, rejected or failed. The gateway that works on an import touches
   it; one without a sign of life has failed, or is fetched by another gateway.
 - Versions go `inspected -> probed -> ready | rejected` and `ready -> retired -> deleted`. Triggers hold them to that

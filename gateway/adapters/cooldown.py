@@ -24,7 +24,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 300.0
 shorter than the time for which a refusal is remembered."""
 
 
-def left_s(refusals: Refusals) -> float:
+def pause_left_s(refusals: Refusals) -> float:
     """Return the seconds until the project's next adapter may be inspected; 0.0 where it may be now."""
     if refusals.num < NUM_FREE:
         return 0.0
@@ -40,7 +40,7 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
     Raises UploadsPaused: when the project has to wait for its next inspection.
     """
     refusals = await refusals_in_a_row(conn, project_id)
-    wait_s = left_s(refusals)
+    wait_s = pause_left_s(refusals)
     if wait_s > 0:
         raise UploadsPaused(refusals.num, wait_s)
     return refusals.num
@@ -67,11 +67,11 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
     if num_beside and num_refused + num_beside >= NUM_FREE:
         return None
     if not await begin_inspection(conn, project_id, imported.id):
-        raise import_over()
+        raise import_over_error()
     return num_refused
 
 
-def import_over() -> Conflict:
+def import_over_error() -> Conflict:
     """Return the error for bytes of an import that has ended."""
     return Conflict(
         "This import has ended: it was canceled, or the server stopped working on it. Start a new import.",

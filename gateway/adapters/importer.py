@@ -1,6 +1,7 @@
 """Fetches the content of imports in the state `fetching`, in the background, and hands it to the intake.
 
-Any number of gateways do; each import is claimed by one, which leaves signs of life, and claimed again where they stop.
+Any number of gateways do so. Each import is claimed by one gateway, which leaves signs of life, and by another one when
+these stop.
 Knows nothing of the way to the content (`gateway.adapters.fetch`), nor of its inspection (`.intake`).
 """
 

@@ -48,7 +48,7 @@ class InspectionQueue:
         """
         try:
             async with asyncio.timeout(self._max_wait_s):
-                await self._stand(project_id)
+                await self._wait_in_line(project_id)
                 try:
                     lock = await self._lock()
                 except BaseException:
@@ -65,7 +65,7 @@ class InspectionQueue:
             self._free_s = asyncio.get_running_loop().time() + GAP_S
             self._pass_on()
 
-    async def _stand(self, project_id: str) -> None:
+    async def _wait_in_line(self, project_id: str) -> None:
         """Wait until it is this project's turn in this gateway."""
         if not self._is_taken:
             self._is_taken = True

@@ -25,7 +25,7 @@ from adapters.errors import AdapterRejected, StoreFailure
 from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
 from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
-from gateway.adapters.cooldown import begin_if_due, import_over
+from gateway.adapters.cooldown import begin_if_due, import_over_error
 from gateway.adapters.inspection_queue import InspectionQueue
 from gateway.adapters.presence import keep_alive
 from gateway.adapters.prober import Prober
@@ -276,7 +276,7 @@ class Intake:
         if put.is_new:
             await _check_storage(conn, author.organization_id, project_id)
         if not await adapter_imports.finish_import(conn, imported.id, put.adapter_id, put.version):
-            raise import_over()
+            raise import_over_error()
         await _record(conn, imported, put, report)
         return put
 

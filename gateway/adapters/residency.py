@@ -108,7 +108,7 @@ class Residency(Worker):
         base: the digest of the base; None is the base of no engine.
         """
         ready = [self._held[engine] for of, engine in self._engines() if of == base and engine.health().ready]
-        return bool(ready) and all(held.has(key) for held in ready)
+        return bool(ready) and all(held.holds(key) for held in ready)
 
     def _pinned_of(self, base: str) -> list[str]:
         """Return the content keys of the pinned adapters of a base, and of those that were asked for.
@@ -140,7 +140,7 @@ class _Held:
         self._held: set[str] = set()
         self._failed: dict[str, float] = {}  # until when, by the loop's time, each is left alone
 
-    def has(self, key: str) -> bool:
+    def holds(self, key: str) -> bool:
         """Tell whether the engine holds this content at this gateway's request."""
         return key in self._held
 

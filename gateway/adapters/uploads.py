@@ -52,7 +52,7 @@ class Uploads:
         self._database = database
         self._folder = folder
 
-    def whole(self, imported: ImportRow) -> Path:
+    def whole_file(self, imported: ImportRow) -> Path:
         """Return the file of an import whose bytes have all arrived.
 
         Raises Conflict: when this machine does not have the whole file.
@@ -62,13 +62,13 @@ class Uploads:
             raise _elsewhere()
         return path
 
-    async def as_announced(self, imported: ImportRow) -> Path:
-        """Return the whole file, after a check of the SHA-256 that the client announced, if it did.
+    async def verified_file(self, imported: ImportRow) -> Path:
+        """Return the file of a completed upload, after a check of the SHA-256 that the client announced, if it did.
 
-        Raises as `whole`.
+        Raises as `whole_file`.
         Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
         """
-        path = self.whole(imported)
+        path = self.whole_file(imported)
         if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
             async with self._database.acquire() as conn:
                 await adapter_imports.end_import(conn, imported.id, "rejected", NOT_AS_ANNOUNCED)

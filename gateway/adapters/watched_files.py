@@ -1,4 +1,4 @@
-"""Reads the watched folder's files so that nobody who may write there can make it read other files.
+"""Reads the watched folder's files so that nobody who may write there can make the gateway read other files.
 
 <folder>/<tenant>/<adapter>/adapter_config.json, adapter_model.safetensors
 
@@ -95,13 +95,13 @@ def read_and_copy(root: Path, seen: AdapterFiles, into: Path | None) -> str | No
             with _opened(name, folder_fd, _FILE_FLAGS) as file_fd:
                 if file_fd is None or _stamp(os.fstat(file_fd)) != stamp:
                     return None
-                total.update(_pass_on(file_fd, stamp.size_bytes, into / name if into else None))
+                total.update(_digest_and_copy(file_fd, stamp.size_bytes, into / name if into else None))
                 if _stamp(os.fstat(file_fd)) != stamp:
                     return None
     return total.hexdigest()
 
 
-def _pass_on(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
+def _digest_and_copy(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
     """Return the digest of a file's first size_bytes bytes, and copy them to `into` where it is given."""
     digest = hashlib.sha256()
     with into.open("xb") if into else nullcontext() as copy:

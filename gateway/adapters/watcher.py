@@ -57,8 +57,8 @@ ended in an error, and is tried again.
 """
 
 
-class _Rest(msgspec.Struct, frozen=True):
-    """Files that were not imported, and the time until which they are left alone unless they change."""
+class _Skipped(msgspec.Struct, frozen=True):
+    """Files that were imported or could not be, and the time until which they are left alone unless they change."""
 
     files: AdapterFiles
     until_s: float
@@ -92,7 +92,7 @@ class Watcher(Worker):
         self._max_bytes = max_bytes
         self._retry_s = retry_s
         self._last: dict[tuple[str, str], AdapterFiles] = {}
-        self._rests: dict[tuple[str, str], _Rest] = {}
+        self._skipped: dict[tuple[str, str], _Skipped] = {}
         self._turn = Turn(database, WATCHING)
         self._reported: set[str] = set()
 
@@ -117,20 +117,20 @@ class Watcher(Worker):
         }
         last, self._last = self._last, found
         now_s = asyncio.get_running_loop().time()
-        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.files}
+        self._skipped = {key: rest for key, rest in self._skipped.items() if found.get(key) == rest.files}
         for key, each in found.items():
-            rest = self._rests.get(key)
+            rest = self._skipped.get(key)
             if last.get(key) == each and (rest is None or rest.until_s <= now_s):
                 num_failed = rest.num_failed if rest else 0
-                self._rests[key] = self._next_rest(each, now_s, num_failed, await self._consider(each))
+                self._skipped[key] = self._skipped_after(each, now_s, num_failed, await self._consider(each))
 
-    def _next_rest(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+    def _skipped_after(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Skipped:
         if outcome == "settled":
-            return _Rest(files, math.inf, 0)
+            return _Skipped(files, math.inf, 0)
         if outcome == "waits":
-            return _Rest(files, now_s + self._retry_s, num_failed)
+            return _Skipped(files, now_s + self._retry_s, num_failed)
         pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
-        return _Rest(files, now_s + pause_s, num_failed + 1)
+        return _Skipped(files, now_s + pause_s, num_failed + 1)
 
     async def _consider(self, seen: AdapterFiles) -> Outcome:
         """Import files that are complete and have not changed since the last look, unless they were imported."""

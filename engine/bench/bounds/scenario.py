@@ -105,10 +105,10 @@ def _peer_rows(rig: _Rig) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file = gguf_file(options.blocks, Path(folder))
         with Peer(file, threads, 1) as peer:
-            found = rounds(lambda: turns.beside(peer, 1, []), options.repeat)
+            found = rounds(lambda: turns.token_ms_beside(peer, 1, []), options.repeat)
             yield ratio_row("2", "ms a token, one stream, beside llama.cpp", found, Bound(1.15))
             for num_tokens in options.prompts:
-                found = rounds(lambda: turns.prefill_beside(peer, num_tokens), options.repeat)  # noqa: B023
+                found = rounds(lambda: turns.prefill_ms_beside(peer, num_tokens), options.repeat)  # noqa: B023
                 yield ratio_row("5", f"ms of a prompt of {num_tokens}, beside llama.cpp", found, Bound(1.2))
             # The requests run one after the other, as llama.cpp computes requests of different adapters, here without
             # their own cost.

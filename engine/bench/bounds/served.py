@@ -1,7 +1,8 @@
 """Measure the same model served over HTTP beside the engine alone, in tokens per second.
 
 Both sides take turns in each round, at the same streams: `lorikeet serve` with its gateway and database, asked by this
-process, and an engine in this process. `python -m gateway.bench.own_server FOLDER COMMAND` starts the server around it.
+process, and an engine in this process. `python -m gateway.bench.own_server FOLDER COMMAND` starts the server, and
+runs COMMAND, such as this benchmark, beside it.
 """
 
 from __future__ import annotations

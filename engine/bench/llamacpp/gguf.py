@@ -1,4 +1,4 @@
-"""The demo's GGUF file, and the same model with other blocks, made of it."""
+"""The demo's GGUF file, and files of the same model in other formats of blocks, made of the demo's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ FORMATS = ("Q4_1", "Q8_0")
 
 
 def gguf_file(blocks: str, folder: Path) -> Path:
-    """Return the demo model with matrices of these blocks, made in the folder unless it is the demo's own file."""
+    """Return the demo model's file with matrices in a format of blocks, such as `Q8_0`.
+
+    The file is made in the folder, unless it is the one that the demo brings.
+    """
     source = demo_file(folder)
     if blocks == "Q4_1":
         return source

@@ -27,12 +27,13 @@ class RequestTimes(msgspec.Struct, frozen=True):
     seconds: float
     """Seconds from sending the first request to the end of the last one."""
     processor_s: float
-    """The processor time of all threads, which other work on the machine hardly changes."""
+    """Seconds of processor time of all threads, which other work on the machine hardly changes."""
     num_tokens: int
+    """The number of tokens of all answers together."""
     prompt_ms: float
-    """The time that the first request's prompt took."""
+    """Milliseconds that the first request's prompt took."""
     token_ms: float
-    """The time that each token of the first request's answer took."""
+    """Milliseconds that each token of the first request's answer took, on average."""
 
 
 class Peer:

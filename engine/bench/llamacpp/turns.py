@@ -64,8 +64,8 @@ class Turns:
         theirs = peer.answer(self._prompts(1, num_tokens), 1)
         return Round(1e3 * trace.ttft_s, theirs.prompt_ms, 1e3 * processor_s, 1e3 * theirs.processor_s)
 
-    def beside(self, peer: Peer, streams: int, adapters: list[str]) -> Pair:
-        """Measure as `decode` does; return the milliseconds of a token alone, as a pair."""
+    def token_ms_beside(self, peer: Peer, streams: int, adapters: list[str]) -> Pair:
+        """Measure as `decode` does; return only the milliseconds of a token, as a pair."""
         return Pair(*self.decode(peer, streams, adapters)[:2])
 
     def rates_beside(self, peer: Peer, streams: int, adapters: list[str]) -> Pair:
@@ -73,8 +73,8 @@ class Turns:
         ours, theirs, *_ = self.decode(peer, streams, adapters)
         return Pair(1e3 / ours, 1e3 / theirs)
 
-    def prefill_beside(self, peer: Peer, num_tokens: int) -> Pair:
-        """Measure as `prefill` does; return the milliseconds of a prompt alone, as a pair."""
+    def prefill_ms_beside(self, peer: Peer, num_tokens: int) -> Pair:
+        """Measure as `prefill` does; return only the milliseconds of a prompt, as a pair."""
         return Pair(*self.prefill(peer, num_tokens)[:2])
 
     def _peer_times(self, peer: Peer, streams: int) -> RequestTimes:

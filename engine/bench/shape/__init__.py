@@ -6,8 +6,8 @@ To be run as `python -m engine.bench --shape llama-3.1-8b --random-weights`. No 
 command     arguments, checks first, then the table
 sizes       shapes of models, and how large each scenario is
 weights     random weights and adapters
-rig         a device with them, and steps of hand-made plans
-checks      its logits against the definition in fp32; a red one means no figures
+rig         a device with random weights and adapters, and steps of hand-made plans
+checks      the rig's logits against the definition in fp32; if one is red, there are no figures
 steps       decode, mixed and prefill steps beside their floors
 whole       the engine's loop around the rig
 registered  many more adapters than slots, through the whole core

@@ -34,7 +34,7 @@ def measure_registered(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates
     workload = Workload(rig.model.vocab_size)
     prompt_tokens, new_tokens = (PROMPT_TOKENS, NEW_TOKENS) if rates else (sizes.chunk_tokens, 2)
     seen = []
-    for num_adapters in (sizes.few, sizes.registered):
+    for num_adapters in (sizes.few_registered, sizes.registered):
         adapters = workload.pick([str(i) for i in range(num_adapters)], "zipf")
         requests = (
             workload.request(workload.prompt(prompt_tokens), new_tokens, adapter=next(adapters))
@@ -64,7 +64,7 @@ def measure_registered(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates
     allowed = share_left_by_adapters(
         rig.model, few_step_s, many_distinct - few_distinct, sizes.rank, rig.dtype.itemsize, rates
     )
-    compared = f"{sizes.registered} adapters over {sizes.few}, tokens/s"
+    compared = f"{sizes.registered} adapters over {sizes.few_registered}, tokens/s"
     yield figure(compared, many_rate / few_rate, ">= 0.95")
     yield figure(f"{compared}, that the bytes of a step allow", allowed)
     yield figure(f"{compared}, of what its bytes allow", many_rate / few_rate / allowed, ">= 0.95")

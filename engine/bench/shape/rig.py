@@ -83,7 +83,7 @@ class Rig:
         return sequence
 
     def end(self, sequences: Many[Sequence]) -> None:
-        """End all the sequences there are."""
+        """End sequences, which have to be all that the rig has started, and free their blocks and slots."""
         for sequence in sequences:
             if sequence.adapter_slot is not None:
                 self.pool.release(sequence.adapter_slot)

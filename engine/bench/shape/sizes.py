@@ -70,18 +70,18 @@ class Sizes(NamedTuple):
     """The rank of adapters."""
     slots: int = 64
     """Slots for adapters on the device."""
-    beside: int = 64
+    mixed_prompt_tokens: int = 64
     """Tokens of a prompt in a step with decodes."""
     chunks: int = 8
     """Chunks of a prefill step."""
     chunk_tokens: int = 1024
     """Tokens of each chunk."""
     registered: int = 1000
-    """Adapters of the run with few slots."""
-    few: int = 5
-    """The number of adapters in the run that this one is compared with."""
+    """The number of adapters in the run that has many more adapters than slots."""
+    few_registered: int = 5
+    """The number of adapters in the run with which the run of `registered` adapters is compared."""
     requests: int = 512
-    """Requests of each of the two runs."""
+    """Requests of each of these two runs, with few and with many adapters."""
     background: int = 32
     """Streams with an adapter each, beside which loads happen."""
     loads: int = 32
@@ -102,11 +102,11 @@ DRY = Sizes(
     adapters=2,
     rank=3,
     slots=2,
-    beside=3,
+    mixed_prompt_tokens=3,
     chunks=2,
     chunk_tokens=5,
     registered=3,
-    few=1,
+    few_registered=1,
     requests=3,
     background=1,
     loads=1,

@@ -40,12 +40,12 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     yield table.decode_row("decode, each token awaited", base, table.awaited(base))
     yield table.decode_row("decode, adapters loaded and unused", base, unused, over=unloaded, target="<= 1.01")
     yield table.decode_row(f"decode, {sizes.adapters} adapters", mixed, used, over=unused, target="<= 1.2")
-    beside = [table.beside(sequences) for sequences in (base, mixed)]
+    beside = [table.mixed_plan(sequences) for sequences in (base, mixed)]
     plain_s, adapted_s = [], []
     for _ in range(sizes.rounds):
         plain_s += table.repeated(beside[0])
         adapted_s += table.repeated(beside[1])
-    case = f"decode beside {sizes.beside} of a prompt"
+    case = f"decode beside {sizes.mixed_prompt_tokens} of a prompt"
     yield table.mixed_row(f"{case}, base", beside[0], plain_s)
     yield table.mixed_row(f"{case}, {sizes.adapters} adapters", beside[1], adapted_s, over=plain_s)
     rig.end([*base, *mixed, *(plan.prefills[0].sequence for plan in beside)])
@@ -106,10 +106,10 @@ class _Table:
         """Return the seconds of each step, launched when the tokens of the one before it are there."""
         return self._seconds_of_steps(lambda: self._rig.step(decode_plan(sequences)), self._num_steps)
 
-    def beside(self, sequences: Many[Sequence]) -> Plan:
+    def mixed_plan(self, sequences: Many[Sequence]) -> Plan:
         """Return a plan of a token for each sequence but the last, and of a prompt with the adapter of the last."""
         *decoding, last = sequences
-        prompt = self._rig.start(self._prompt(self._sizes.beside), 1, adapter=last.request.adapter)
+        prompt = self._rig.start(self._prompt(self._sizes.mixed_prompt_tokens), 1, adapter=last.request.adapter)
         return Plan(decode_plan(decoding).decodes, [Chunk.of(prompt, 0, len(prompt.token_ids))])
 
     def repeated(self, plan: Plan) -> list[float]:
@@ -149,7 +149,9 @@ class _Table:
         sequences = [chunk.sequence for chunk in plan.chunks]
         contexts = [self._sizes.context] * len(plan.decodes)
         decodes = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
-        prompt = prefill_work(self._rig.model, [self._sizes.beside], self._ranks(sequences[-1:]), self._width)
+        prompt = prefill_work(
+            self._rig.model, [self._sizes.mixed_prompt_tokens], self._ranks(sequences[-1:]), self._width
+        )
         work = decodes._replace(num_operations=decodes.num_operations + prompt.num_operations)
         return self._row(case, plan, work, steps_s, over, "")
 

@@ -28,7 +28,7 @@ from engine.models.encoder.model import Classifier, Encoder
 from engine.models.encoder.trial import NUM_ROWS, first_position, try_encoder
 from engine.models.general.interface import STEPS
 from engine.models.general.linears import StepAdapters, adapt_linears, mark_rows, settle_linears
-from engine.models.general.loading import Kind, check_sizes, load_model, read_config
+from engine.models.general.loading import ModelKind, check_sizes, load_model, read_config
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,13 @@ EXACT, ROUNDED = 1e-3, 0.4
 MOST_IN_FLOAT32 = 10**9
 """The most weights of a model that is loaded in float32 for its proof, which takes 4 bytes of memory for each."""
 
-EMBEDS = Kind(AutoModel, unused=("pooler.",), beside=("cls.", "lm_head.", "head.", "decoder.", "classifier."))
-RANKS = Kind(AutoModelForSequenceClassification)
+EMBEDS = ModelKind(
+    AutoModel, optional_weights=("pooler.",), ignored_tensors=("cls.", "lm_head.", "head.", "decoder.", "classifier.")
+)
+RANKS = ModelKind(AutoModelForSequenceClassification)
 
 
-def kind_of(config: ModelConfig) -> Kind:
+def model_kind_of(config: ModelConfig) -> ModelKind:
     """Return the kind of transformers' classes that computes an encoder."""
     return RANKS if config.task.scored_by else EMBEDS
 
@@ -88,7 +90,7 @@ def _load(
     folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, find_first: FindFirst
 ) -> EncoderModel:
     """Load an encoder in a dtype, and check its results against transformers' own."""
-    kind = kind_of(config)
+    kind = model_kind_of(config)
     theirs = read_config(folder, config.family, kind)
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device, kind)

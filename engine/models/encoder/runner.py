@@ -1,4 +1,4 @@
-"""Computes plans of an encoder: each text whole, in the step whose chunk reaches its end (`engine.core.Runner`).
+"""Computes plans of an encoder: each text whole, in the step whose chunk reaches its end (`engine.device.Runner`).
 
 The scheduler cuts prompts into chunks as for any model, and so keeps its budget, its fairness and its bands. A text has
 to be computed at once here: chunks before its last one are passed over, and the last one stands for all of it. A step
@@ -125,7 +125,7 @@ class EncoderRunner:
 
 
 class EncodedStep(msgspec.Struct, frozen=True):
-    """A step that is computed (`engine.core.Step`)."""
+    """A step that is computed (`engine.device.Step`)."""
 
     results: list[ChunkResult]
 

@@ -1,7 +1,7 @@
 """Find out, by a first text through an encoder, how each layer attends and which linears can take adapters.
 
-A linear can take adapters if its rows are those of the step. The trial computes no attention: it returns zeros in its
-place. A layer that asks for attention which the engine lacks is refused, by a message that names the layer.
+A linear can take adapters if its rows are those of the step. The trial computes no attention: it returns zeros
+instead. A layer that asks for attention which the engine lacks is refused, by a message that names the layer.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class GeneralDecoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows that `forward` returned: [W, hidden] -> [W, V] fp32.
 
-        By the model's own code, which may scale or cap what the head gives.
+        The model's own code computes them, and may scale or cap what the head gives.
         """
         self._inner.given = hidden[None]
         try:

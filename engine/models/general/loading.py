@@ -21,25 +21,25 @@ from engine.config.general import tensors_of
 from engine.models.general.interface import STEPS
 
 
-class Kind(NamedTuple):
+class ModelKind(NamedTuple):
     """A kind of models of transformers."""
 
-    auto: Any
+    auto_class: Any
     """The class that makes such models."""
-    unused: tuple[str, ...] = ()
+    optional_weights: tuple[str, ...] = ()
     """Beginnings of the names of weights that may be missing, since nothing is computed by them."""
-    beside: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
     """Beginnings of the names of tensors that files may have besides, such as a head for training."""
 
 
-DECODERS = Kind(AutoModelForCausalLM)
+DECODERS = ModelKind(AutoModelForCausalLM)
 MOST_BUFFERS = 1 << 26
 """Numbers beside weights, such as masks of all positions, that a small model may have."""
 SHOWN = 5
 """The most names that a refusal lists."""
 
 
-def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedConfig:
+def read_config(folder: Path, family: str, kind: ModelKind = DECODERS) -> PreTrainedConfig:
     """Return transformers' configuration of a model of text, of this model_type, that it has a class for.
 
     Raises UnsupportedModel: when the installed transformers has none, or the class attends in a way of its own.
@@ -52,11 +52,11 @@ def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedC
         raise UnsupportedModel(
             f"config.json: model_type is {family!r}; transformers {transformers.__version__} says: {_first_line(error)}"
         ) from None
-    model_class = kind.auto._model_mapping.get(type(config), None)
+    model_class = kind.auto_class._model_mapping.get(type(config), None)
     if model_class is None:
         raise UnsupportedModel(
             f"config.json: model_type is {family!r}, for which transformers {transformers.__version__} has no class "
-            f"of {kind.auto.__name__} (code that comes with a model is never run)"
+            f"of {kind.auto_class.__name__} (code that comes with a model is never run)"
         )
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
     if not hasattr(sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"):
@@ -68,7 +68,7 @@ def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedC
 
 
 def load_model(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, kind: Kind = DECODERS
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, kind: ModelKind = DECODERS
 ) -> PreTrainedModel:
     """Return the model with the weights of a folder, for steps over a cache.
 
@@ -80,7 +80,7 @@ def load_model(
     # Experts one after the other on a CPU: other ways copy the weights of an expert for each token.
     experts: dict[str, Any] = {"experts_implementation": "eager"} if device.type == "cpu" else {}
     try:
-        model, found = kind.auto.from_pretrained(
+        model, found = kind.auto_class.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -103,21 +103,21 @@ def load_model(
     return model
 
 
-def _check_memory(folder: Path, config: PreTrainedConfig, kind: Kind) -> None:
+def _check_memory(folder: Path, config: PreTrainedConfig, kind: ModelKind) -> None:
     """Check that a config asks for no more memory than the files of weights announce.
 
-    Nothing is taken for that: the model is made without numbers.
+    The check itself takes no memory: the model is made without numbers.
 
     Raises UnsupportedModel: when the config asks for more, or for sizes that do not go together.
     """
     try:
         with torch.device("meta"):
-            model = kind.auto.from_config(config)
+            model = kind.auto_class.from_config(config)
     except Exception as error:  # whatever a model's code raises for sizes that do not go together
         raise UnsupportedModel(
             f"config.json: transformers {transformers.__version__} makes no model of it: {_first_line(error)}"
         ) from None
-    wanted = [(name, each) for name, each in model.named_parameters() if not name.startswith(kind.unused)]
+    wanted = [(name, each) for name, each in model.named_parameters() if not name.startswith(kind.optional_weights)]
     asked = sum(parameter.numel() for _, parameter in wanted)
     tensors = dict(tensors_of(folder))
     stored = sum(map(math.prod, tensors.values()))
@@ -147,9 +147,9 @@ def check_sizes(config: PreTrainedConfig, model: ModelConfig) -> None:
             raise UnsupportedModel(f"config.json: {key} is {value}, but transformers computes with {theirs}")
 
 
-def _check_found(found: dict[str, Any], kind: Kind) -> None:
-    missing = sorted(name for name in found["missing_keys"] if not name.startswith(kind.unused))
-    unknown = sorted(name for name in found["unexpected_keys"] if not name.startswith(kind.beside))
+def _check_found(found: dict[str, Any], kind: ModelKind) -> None:
+    missing = sorted(name for name in found["missing_keys"] if not name.startswith(kind.optional_weights))
+    unknown = sorted(name for name in found["unexpected_keys"] if not name.startswith(kind.ignored_tensors))
     mismatched = sorted(str(each[0]) for each in found["mismatched_keys"])
     if missing:
         raise UnsupportedModel(f"the checkpoint lacks {', '.join(missing[:SHOWN])}")
@@ -161,13 +161,13 @@ def _check_found(found: dict[str, Any], kind: Kind) -> None:
         raise UnsupportedModel(f"the checkpoint cannot be read: {_first_line(found['error_msgs'][0])}")
 
 
-def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
+def _check_finite(model: PreTrainedModel, kind: ModelKind) -> None:
     """Check that all weights are finite numbers.
 
-    Raises UnsupportedModel: when a weight has others, with its name.
+    Raises UnsupportedModel: when a weight has other values; the error names the weight.
     """
     for name, parameter in model.named_parameters():
-        if name.startswith(kind.unused) or not parameter.numel():
+        if name.startswith(kind.optional_weights) or not parameter.numel():
             continue
         if not bool(torch.stack(parameter.aminmax()).isfinite().all()):
             raise UnsupportedModel(f"the checkpoint's {name} has numbers that are not finite")

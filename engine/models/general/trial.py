@@ -1,8 +1,8 @@
 """Find out, by a first text through a model, how each layer attends and which linears can take adapters.
 
-A linear can take adapters if its rows are those of the batch. The trial computes no attention: it returns zeros in its
-place. A layer that does not attend by the interface, or asks for what the cache cannot give, is refused by a message
-that names it.
+A linear can take adapters if its rows are those of the batch. The trial computes no attention: it returns zeros
+instead. A layer that does not attend by the interface, or asks for what the cache cannot give, is refused by a message
+that names the layer.
 """
 
 from __future__ import annotations

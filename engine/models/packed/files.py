@@ -152,7 +152,7 @@ class PackedFiles:
     def _take(self, name: str, shapes: Iterable[tuple[int, ...]], dtypes: Iterable[str]) -> Tensor:
         """Return a tensor that must be there, in one of these shapes and dtypes.
 
-        Raises UnsupportedModel: when it is not.
+        Raises UnsupportedModel: when the tensor is missing, or has another shape or dtype.
         """
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {name}")

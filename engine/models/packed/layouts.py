@@ -16,8 +16,8 @@ AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 def unpacked(words: Tensor, bits: int, places: tuple[int, ...] | None = None) -> Tensor:
     """Return the integers of words along their last dimension, the lowest bits first.
 
-    words [..., n] int32 -> [..., n * 32 / bits] uint8. places: the place of each integer within a word; None: their
-    order.
+    words [..., n] int32 -> [..., n * 32 / bits] uint8. places: the place of each integer within a word; None: the
+    integers lie in order.
     """
     every = torch.arange(32 // bits) if places is None else torch.tensor(places)
     shifts = (every * bits).to(words.device, torch.int32)

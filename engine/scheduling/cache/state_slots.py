@@ -47,7 +47,7 @@ class StateSlots:
         """The hashes of the blocks after which there is a snapshot."""
         return self._slot_of.keys()
 
-    def has(self, content: Content) -> bool:
+    def has_snapshot(self, content: Content) -> bool:
         """Tell whether there is a snapshot of the states after the block with this hash."""
         return content in self._slot_of
 
@@ -76,7 +76,7 @@ class StateSlots:
         assert slot is not None
         sequence.state_slot = slot
         for position in positions:
-            if not self.has(sequence.block_hashes[position // block_size - 1]):
+            if not self.has_snapshot(sequence.block_hashes[position // block_size - 1]):
                 planned = self._take(may_take_recent=not sequence.is_batch)
                 if planned is not None:
                     sequence.snapshots.append((position, planned))

@@ -16,9 +16,9 @@ from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapters.adapter_wire import AdapterImport, PutAdapter, import_wire
 from gateway.admin.adapters.adapters import (
     check_disk,
+    check_name,
     check_room,
     check_storage,
-    checked_name,
     digest_of_base,
     put_answer,
 )
@@ -77,7 +77,7 @@ class AdapterImportController(Controller):
     ) -> AdapterImport:
         """Begin a resumable upload of an archive. The upload expires a day after its last byte."""
         wanted = await read_body(request, CreateAdapterImport)
-        checked_name(wanted.name)
+        check_name(wanted.name)
         base_digest = digest_of_base(services, caller, project_id, wanted.base)
         if wanted.size_bytes > services.max_adapter_bytes:
             raise wrong_value("size_bytes", f"an adapter may have at most {services.max_adapter_bytes} bytes")
@@ -167,12 +167,12 @@ class AdapterImportController(Controller):
             mine = None
             if row.state == "receiving":
                 await check_not_paused(conn, project_id)
-                services.lifecycle.uploads.whole(row)
+                services.lifecycle.uploads.whole_file(row)
                 mine = await adapter_imports.set_uploaded(conn, import_id)
         if mine is None:
             return await _answer_again(services, row)
         try:
-            content = await services.lifecycle.uploads.as_announced(mine)
+            content = await services.lifecycle.uploads.verified_file(mine)
             imported = await services.lifecycle.intake.take_in(mine, content, again="receiving")
         except UploadsPaused:
             raise  # it may be completed later

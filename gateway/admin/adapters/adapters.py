@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from adapters.ref import check_adapter_name
-from gateway.adapters.cooldown import check_not_paused, import_over
+from gateway.adapters.cooldown import check_not_paused, import_over_error
 from gateway.adapters.intake import ImportedVersion
 from gateway.adapters.presence import keep_alive
 from gateway.adapters.verify import Verification
@@ -228,7 +228,7 @@ async def _receive(
     try:
         async with keep_alive(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
-            checked_name(uploaded.name)
+            check_name(uploaded.name)
             base_digest = digest_of_base(services, caller, begun.project_id, uploaded.base)
         async with services.database.acquire() as conn:
             row = await adapter_imports.set_uploaded(
@@ -241,7 +241,7 @@ async def _receive(
             await adapter_imports.drop_import(conn, begun.id)
         raise
     if row is None:
-        raise import_over()
+        raise import_over_error()
     return row, uploaded.content
 
 
@@ -255,7 +255,7 @@ async def _fetch_later(
     request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
 ) -> AdapterImport:
     wanted = await read_json(request, AddFromSource, services.max_body_bytes)
-    checked_name(wanted.name)
+    check_name(wanted.name)
     base_digest = digest_of_base(services, caller, project_id, wanted.base)
     try:
         services.sources.admit(wanted.source)
@@ -399,7 +399,7 @@ async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapte
     return row
 
 
-def checked_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Check the name of an adapter.
 
     Raises InvalidRequest: when an adapter cannot have this name.

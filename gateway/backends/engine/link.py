@@ -213,7 +213,7 @@ class EngineLink:
         if answer.model_digest != self._model_digest:
             raise _RefusedHello("the engine serves another base model than this gateway")
         self._engine_id = answer.engine_id
-        self._silence.heard(asyncio.get_running_loop().time())
+        self._silence.note_message(asyncio.get_running_loop().time())
         self.detail = "ready"
         log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
@@ -224,7 +224,7 @@ class EngineLink:
         loop = asyncio.get_running_loop()
         while True:
             came = await frames.take()
-            self._silence.heard(loop.time())
+            self._silence.note_message(loop.time())
             for frame in came:
                 self._handle(_decode(frame))
 

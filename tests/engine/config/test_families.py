@@ -30,7 +30,9 @@ def test_the_readme_has_a_row_for_each_family(tmp_path: Path) -> None:
         targets += "" if model.experts is None else "; of experts gate, up, down"
         is_native = model.recurrence is None
         quantized = "int8, int4, gguf" if name in BLOCKS else "int8, int4" if is_native else "none"
-        row = f"| `{name}` | {family.examples} | {family.beside} | {targets} | {quantized} |".replace("|  |", "| |")
+        row = f"| `{name}` | {family.examples} | {family.differences} | {targets} | {quantized} |".replace(
+            "|  |", "| |"
+        )
         assert row in page, row
     assert sum(line.startswith("| `") and line.endswith(("int4 |", "gguf |", "none |")) for line in page) == len(
         FAMILIES

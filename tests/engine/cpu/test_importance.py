@@ -30,14 +30,20 @@ def test_inputs_count_by_their_mean_square_over_the_text(tmp_path: Path) -> None
         model(torch.tensor([ids]), logits_to_keep=1)
     for name in names:
         theirs = seen[name].square().sum(0)
-        found = ours.of(f"{name}.weight")
+        found = ours.of_inputs(f"{name}.weight")
         assert found is not None
         assert torch.allclose(found, theirs + LEAST_SHARE * theirs.mean(), rtol=1e-3, atol=1e-4)
-    assert ours.of("model.embed_tokens.weight") is None
+    assert ours.of_inputs("model.embed_tokens.weight") is None
 
 
 def test_without_a_tokenizer_all_inputs_are_alike(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
-    assert measure_importance(tmp_path, load_model_config(tmp_path)).of("model.layers.0.mlp.down_proj.weight") is None
+    assert (
+        measure_importance(tmp_path, load_model_config(tmp_path)).of_inputs("model.layers.0.mlp.down_proj.weight")
+        is None
+    )
     shutil.copy(Path(demo_model_dir()) / "tokenizer.json", tmp_path)  # its ids lie beyond the tiny vocabulary
-    assert measure_importance(tmp_path, load_model_config(tmp_path)).of("model.layers.0.mlp.down_proj.weight") is None
+    assert (
+        measure_importance(tmp_path, load_model_config(tmp_path)).of_inputs("model.layers.0.mlp.down_proj.weight")
+        is None
+    )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.config import UnsupportedModel, load_model_config
-from engine.cpu.kept import SUFFIX, KeptMatrices, MatricesWriter, file_of
+from engine.cpu.kept import SUFFIX, KeptMatrices, MatricesWriter, matrices_file
 from engine.cpu.matrices import matrices_bytes
 from engine.cpu.quantization import load_quantized
 from engine.models.weights import ModelWeights
@@ -51,7 +51,7 @@ def test_a_later_start_reads_what_the_first_one_made(
     kind: Format, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = numbers(load(folder, kind))
-    path = file_of(folder, kind)
+    path = matrices_file(folder, kind)
     written = path.stat()
     caplog.clear()
     # Weights are not looked at: only norms and biases are read from the checkpoint.
@@ -79,7 +79,7 @@ def test_one_format_is_kept_and_interrupted_files_are_removed(folder: Path) -> N
 
 
 def test_a_file_is_locked_while_it_is_written(folder: Path) -> None:
-    writer = MatricesWriter(file_of(folder, "int8"), "", 1)
+    writer = MatricesWriter(matrices_file(folder, "int8"), "", 1)
     load(folder, "none")
     (beside,) = folder.glob(f".*{SUFFIX}*")
     writer.abandon()
@@ -89,7 +89,7 @@ def test_a_file_is_locked_while_it_is_written(folder: Path) -> None:
 def test_a_full_disk_is_one_line_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No file may become longer than what is written at once, so that closing it fails too."""
     expected = numbers(load(folder))
-    path = file_of(folder, "int8")
+    path = matrices_file(folder, "int8")
     path.unlink()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
@@ -104,9 +104,9 @@ def test_a_full_disk_is_one_line_in_the_log(folder: Path, caplog: pytest.LogCapt
 
 
 def test_another_format_that_cannot_be_removed_stays(folder: Path) -> None:
-    file_of(folder, "int8").mkdir()
+    matrices_file(folder, "int8").mkdir()
     load(folder, "int4")
-    assert file_of(folder, "int4").exists()
+    assert matrices_file(folder, "int4").exists()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -121,24 +121,24 @@ def test_the_size_of_all_matrices_is_known_before_they_are_made(kind: Format, fo
 
 
 def test_nothing_is_written_where_not_everything_has_room(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = MatricesWriter(file_of(folder, "int8"), "", shutil.disk_usage(folder).total)
+    writer = MatricesWriter(matrices_file(folder, "int8"), "", shutil.disk_usage(folder).total)
     assert not list(folder.glob(f".*{SUFFIX}*"))
     writer.finish()
-    assert not file_of(folder, "int8").exists()
+    assert not matrices_file(folder, "int8").exists()
     (record,) = caplog.records
     assert "the next start quantizes again" in record.getMessage()
 
 
 def test_matrices_that_were_made_of_another_dtype_are_not_taken(folder: Path) -> None:
     expected = numbers(load(folder, dtype=torch.bfloat16))
-    file_of(folder, "int8").unlink()
+    matrices_file(folder, "int8").unlink()
     assert not torch.equal(numbers(load(folder))[0], expected[0])
     assert are_equal(numbers(load(folder, dtype=torch.bfloat16)), expected)
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(folder: Path) -> None:
     load(folder)
-    path = file_of(folder, "int8")
+    path = matrices_file(folder, "int8")
 
     class Replaced(PosixPath):
         def open(self, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +168,7 @@ def test_any_damaged_byte_is_noticed_and_the_file_made_again(
     folder: Path, caplog: pytest.LogCaptureFixture, full: bool
 ) -> None:
     expected = numbers(load(folder))
-    path = file_of(folder, "int8")
+    path = matrices_file(folder, "int8")
     content = path.read_bytes()
     places = range(0, len(content), 97 if full else len(content) // 12)
     for place in (*places, len(content) - 1, len(content) - 33, len(content) - 40):
@@ -195,7 +195,7 @@ def test_matrices_of_another_model_are_not_taken(folder: Path, tmp_path: Path) -
             parameter.mul_(0.5)
     model.save_pretrained(other)
     expected = numbers(load(other))
-    shutil.copyfile(file_of(folder, "int8"), file_of(other, "int8"))
+    shutil.copyfile(matrices_file(folder, "int8"), matrices_file(other, "int8"))
     assert are_equal(numbers(load(other)), expected)
     assert not are_equal(numbers(load(folder)), expected)
 
@@ -204,10 +204,10 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder stands where the file would be: nobody can replace that, whatever the rights."""
-    (file_of(folder, "int8") / "in the way").mkdir(parents=True)
+    (matrices_file(folder, "int8") / "in the way").mkdir(parents=True)
     first = numbers(load(folder))
-    (file_of(folder, "int8") / "in the way").rmdir()
-    file_of(folder, "int8").rmdir()
+    (matrices_file(folder, "int8") / "in the way").rmdir()
+    matrices_file(folder, "int8").rmdir()
     messages = [record.getMessage() for record in caplog.records]
     assert any("the next start quantizes again" in message for message in messages)
     assert not list(folder.glob(f".*{SUFFIX}*"))

@@ -175,7 +175,7 @@ def test_kept_block_tables_equal_those_copied_anew() -> None:
             rnd.shuffle(tables)
         tables = [table if len(table) < 40 else [7] for table in tables]
         shown = rnd.choices(tables, k=rnd.randint(1, 6))
-        found = kept.of(shown)
+        found = kept.as_array(shown)
         assert [found[row, : len(table)].tolist() for row, table in enumerate(shown)] == shown
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.config import UnsupportedModel, load_model_config
-from engine.cpu.kept import file_of
+from engine.cpu.kept import matrices_file
 from engine.cpu.matrices import matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality
 from engine.cpu.quantization import load_quantized, why_unquantized
@@ -98,7 +98,7 @@ def test_a_later_start_reads_what_the_first_one_made(name: str, kind: Format, tm
     save_tiny(name, tmp_path)
     config = load_model_config(tmp_path)
     first = numbers(load_quantized(tmp_path, config, kind, torch.float32))
-    path = file_of(tmp_path, kind)
+    path = matrices_file(tmp_path, kind)
     written = path.stat()
     again = numbers(load_quantized(tmp_path, config, kind, torch.float32))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -98,10 +98,10 @@ def test_a_tenant_that_returns_from_idle_has_no_credit_and_keeps_its_debt() -> N
     counters.leave("greedy")
     counters.arrive("greedy")
     counters.lift("greedy", ["steady"])
-    assert counters.of("greedy") == 900.0
+    assert counters.service_of("greedy") == 900.0
     counters.arrive("newcomer")
     counters.lift("newcomer", ["steady", "greedy"])
-    assert counters.of("newcomer") == 100.0
+    assert counters.service_of("newcomer") == 100.0
 
 
 def test_service_of_other_replicas_counts_for_tenants_that_are_known_here() -> None:
@@ -110,7 +110,7 @@ def test_service_of_other_replicas_counts_for_tenants_that_are_known_here() -> N
     for cost in (100.0, 0.0, -50.0, math.nan, math.inf):
         counters.charge_elsewhere("known", cost)
         counters.charge_elsewhere("stranger", cost)
-    assert counters.of("known") == 100.0
+    assert counters.service_of("known") == 100.0
     assert len(counters) == 1
 
 

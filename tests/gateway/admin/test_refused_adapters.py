@@ -16,7 +16,7 @@ import pytest
 
 from adapters.errors import AdapterRejected
 from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
-from gateway.adapters.cooldown import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, left_s
+from gateway.adapters.cooldown import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, pause_left_s
 from gateway.db.adapters.adapter_imports import claim_fetch
 from gateway.db.adapters.refused_adapters import Refusals
 from gateway.db.pool import Database
@@ -282,6 +282,6 @@ async def test_what_is_to_be_fetched_waits_for_the_end_of_the_pause(site: Site, 
 
 
 def test_pauses_grow_to_a_bound_and_pass() -> None:
-    assert [left_s(Refusals(num, 0.0)) for num in range(NUM_FREE + 2)] == [0.0] * NUM_FREE + [10.0, 20.0]
-    assert left_s(Refusals(10**6, 0.0)) == MAX_PAUSE_S
-    assert (left_s(Refusals(NUM_FREE, 9.5)), left_s(Refusals(NUM_FREE, 11.0))) == (0.5, 0.0)
+    assert [pause_left_s(Refusals(num, 0.0)) for num in range(NUM_FREE + 2)] == [0.0] * NUM_FREE + [10.0, 20.0]
+    assert pause_left_s(Refusals(10**6, 0.0)) == MAX_PAUSE_S
+    assert (pause_left_s(Refusals(NUM_FREE, 9.5)), pause_left_s(Refusals(NUM_FREE, 11.0))) == (0.5, 0.0)

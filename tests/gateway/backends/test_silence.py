@@ -46,13 +46,13 @@ def dies_at(limit_s: float, messages_s: list[float], pauses: list[tuple[float, f
     due_s = silence.next_look_s(limit_s)
     while due_s < until_s:
         if left and left[0] == clock.runs_at(left[0]) <= due_s:  # read at once
-            silence.heard(left.pop(0))
+            silence.note_message(left.pop(0))
             continue
         now_s = clock.runs_at(due_s)
         if silence.is_over(limit_s, now_s):
             return now_s
         while left and left[0] <= now_s:
-            silence.heard(now_s)
+            silence.note_message(now_s)
             left.pop(0)
         due_s = now_s + silence.next_look_s(limit_s)
     return None
