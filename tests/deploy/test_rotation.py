@@ -224,6 +224,8 @@ def test_a_proxys_certificate_is_replaced_by_a_reload_under_load(open_folder: Pa
                 gateway.wait_ready()
             balancer.start()
             wait_until(lambda: answers(balancer), balancer.output)
+            # Its master begins anew once its worker has begun; a signal before that is lost.
+            wait_until(lambda: "Loading success" in balancer.output(), balancer.output)
 
             def replace() -> None:
                 new = trustme.CA().issue_cert("127.0.0.1", "localhost")
