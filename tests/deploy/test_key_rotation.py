@@ -21,7 +21,7 @@ from gateway.support.host import host_id, host_keys, link_folder
 from tests.deploy.commands import lorikeet
 from tests.deploy.gateways import OwnPort
 from tests.deploy.test_upgrade import site_of
-from tests.faults.pools.load import billed
+from tests.faults.pools.load import check_billed
 from tests.faults.pools.world import World, asked_of_fake
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.fake import fake_server, saying
@@ -183,7 +183,7 @@ async def test_no_request_fails_while_the_keys_of_hosts_are_rotated(
             await rotate(machines[0], machines[1])  # whose engine proves the new key from now on
             await more()
             assert [row.public_key for row in await first.replicas()] == [machines[1].public_key]
-    await billed(world)
+    await check_billed(world)
 
 
 async def test_no_request_fails_while_the_keys_of_another_server_are_rotated(dsn: str, tmp_path: Path) -> None:
