@@ -125,9 +125,10 @@ def write_adapter(
 class GoodEngines:
     """Fake engines that find every adapter good while they are ready.
 
-    answers: for the next probes, in order, an error to raise or None for a good adapter; later probes find good ones.
-    dies: whether an error makes the engines not ready. resident_keys: the adapters that they hold. probed, unloaded:
-    keys, in order. refused_keys: adapters that they do not load.
+    answers: the outcomes of the next probes, in order: an error to raise, or None for a good adapter; all later probes
+    find a good adapter. dies: True if a probe that raises makes the engines not ready. resident_keys: the keys of
+    adapters that the engines hold. probed, unloaded: the keys of adapters that were probed or unloaded, in order.
+    refused_keys: the keys of adapters that the engines do not load.
     """
 
     def __init__(self) -> None:
@@ -166,9 +167,9 @@ class GoodEngines:
 
 
 class Routes:
-    """The admin API's application, reused for each server, since registering its routes is slower than a test.
+    """The admin API's application, reused for each test server, since registering its routes is slower than a test.
 
-    Its routes get the services of the server that runs.
+    The routes use the services of the server for which `serve` was called last.
     """
 
     def __init__(self, services: AdminServices) -> None:
@@ -194,7 +195,7 @@ _IDLE: list[Routes] = []
 
 
 class AdminServer:
-    """A running server without background work: tests collect and probe when they want to."""
+    """A running server without background work: tests call the collector and the prober themselves."""
 
     def __init__(
         self, url: str, app: Application, services: AdminServices, operator_key: str, engines: GoodEngines, folder: Path
@@ -260,9 +261,9 @@ async def serve_admin(
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left.
 
-    pace: the pace allowed to each caller; None is the usual one.
-    disk: None keeps no space free.
-    party: the server as browsers see it.
+    pace: the pace allowed to each caller; None: the pace of a usual installation.
+    disk: the disk space that imports must leave free; None: none.
+    party: the WebAuthn relying party, which is the server as browsers see it.
     clock: Unix seconds, by which challenges for passkeys grow old.
     max_failed_keys: the bad keys after which an address has to wait; 0: no bound. store: the adapter store; None: an
     empty one. engines: the engines that probe adapters; None: ones that accept all. snapshots: the engines as the API

@@ -124,7 +124,7 @@ async def test_guesses_from_many_networks_together_are_bounded_for_any_address(
     looked_at = [await _guess(throttle, database, email, each) for each in networks]
     assert looked_at.count(True) == FREE_FROM_STRANGERS + 1
     async with database.acquire() as conn:
-        assert 0 < await logins.locked_for_s(conn, _strangers(email)) <= PAUSE_S
+        assert 0 < await logins.locked_for_s(conn, _identity_of_strangers(email)) <= PAUSE_S
         await unlock(conn, email)
     assert await _guess(throttle, database, email, ELSEWHERE), "an operator may end it"
 
@@ -140,17 +140,17 @@ async def test_a_network_of_earlier_logins_passes_where_strangers_wait_for_their
         assert await log_in(ann) == 200
         async with database.acquire() as conn:
             person = hashlib.sha256(f"person\0{ANN}".encode()).digest()
-            await logins.count_failure(conn, _strangers(ANN), person)
-            await logins.lock_identity(conn, _strangers(ANN), 1.5)
+            await logins.count_failure(conn, _identity_of_strangers(ANN), person)
+            await logins.lock_identity(conn, _identity_of_strangers(ANN), 1.5)
             started_s = time.monotonic()
             assert await log_in(stranger) == 200, "it is not refused"
             assert time.monotonic() - started_s >= 1.4, "but waits for its turn"
-            await logins.count_failure(conn, _strangers(ANN), person)
-            await logins.lock_identity(conn, _strangers(ANN), 3600)
+            await logins.count_failure(conn, _identity_of_strangers(ANN), person)
+            await logins.lock_identity(conn, _identity_of_strangers(ANN), 3600)
         assert await log_in(again) == 200
 
 
-async def test_who_waits_takes_no_more_than_a_place_for_its_network() -> None:
+async def test_each_network_has_one_waiting_login_and_all_networks_together_a_bounded_number() -> None:
     throttle, paused = Throttle(), Paused("wait", retry_after_s=3600)
     addresses = [f"10.1.0.{number}" for number in range(MAX_WAITING)]
     waiting = [asyncio.create_task(throttle.wait_turn(address, paused)) for address in addresses]
@@ -170,5 +170,5 @@ async def test_who_waits_takes_no_more_than_a_place_for_its_network() -> None:
     assert not throttle._waiting
 
 
-def _strangers(email: str) -> bytes:
+def _identity_of_strangers(email: str) -> bytes:
     return hashlib.sha256(f"strangers\0{email}".encode()).digest()

@@ -183,7 +183,7 @@ async def test_parallel_guesses_do_not_outrun_the_lockout(server: AdminServer, a
     assert statuses.count(429) == 20 - FREE_FAILURES - 1
 
 
-async def test_the_owner_of_a_login_sees_and_ends_others_of_their_own(server: AdminServer, ann: str) -> None:
+async def test_a_person_sees_and_ends_their_other_logins(server: AdminServer, ann: str) -> None:
     await server.user("bob@example.com", "viewer")
     async with (
         server.person(EMAIL) as first,
@@ -220,7 +220,9 @@ async def test_a_new_password_ends_all_other_logins(server: AdminServer, ann: st
     assert (await log_in(server, password="another good passphrase")).status_code == 200
 
 
-async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: AdminServer, ann: str) -> None:
+async def test_logins_need_a_code_once_an_authenticator_is_confirmed_and_each_code_is_good_once(
+    server: AdminServer, ann: str
+) -> None:
     async with server.person(EMAIL) as browser:
         url = f"{server.url}/admin/v1/totp"
         begun = (await browser.post(url, json={"password": PASSWORD})).json()
@@ -260,8 +262,8 @@ async def test_a_login_that_nobody_uses_ends(server: AdminServer, ann: str, data
         ids = [login["id"] for login in (await used.get(f"{server.url}/admin/v1/logins")).json()["data"]]
         logins.idle = datetime.timedelta(minutes=60)
         try:
-            await _age(database, ids[0], minutes=61)
-            await _age(database, ids[1], minutes=59)
+            await _backdate_last_use(database, ids[0], minutes=61)
+            await _backdate_last_use(database, ids[1], minutes=59)
             assert code_of(await left.get("/projects")) == (401, "login_ended")
             assert (await used.get("/projects")).status_code == 200
             async with database.acquire() as conn:
@@ -275,7 +277,7 @@ async def test_a_login_that_nobody_uses_ends(server: AdminServer, ann: str, data
             logins.idle = None
 
 
-async def _age(database: Database, login_id: str, minutes: int) -> None:
+async def _backdate_last_use(database: Database, login_id: str, minutes: int) -> None:
     async with database.acquire() as conn:
         await conn.execute(
             "UPDATE logins SET last_used_at = now() - make_interval(mins => $2) WHERE id = $1", login_id, minutes
@@ -285,7 +287,8 @@ async def _age(database: Database, login_id: str, minutes: int) -> None:
 async def test_the_reply_to_a_wrong_password_does_not_wait_for_the_audit_log(
     server: AdminServer, ann: str, database: Database
 ) -> None:
-    """A failure is written for known addresses alone, so that waiting for the log would tell which addresses exist."""
+    """Only failures of known addresses are audited; a reply that waited for the log would tell which addresses
+    exist."""
     async with database.transaction() as conn:
         assert await conn.execute("UPDATE audit_heads SET sequence = sequence") != "UPDATE 0"
         async with asyncio.timeout(PATIENCE_S):  # what writes the log waits for this transaction
@@ -354,7 +357,7 @@ async def test_a_common_password_is_refused_wherever_one_is_set(server: AdminSer
 
 
 @pytest.mark.parametrize("require_totp", ["owners", "everybody"])
-async def test_who_needs_an_authenticator_can_do_nothing_but_set_one_up(
+async def test_a_person_who_needs_an_authenticator_can_do_nothing_but_set_one_up(
     database: Database, tmp_path: Path, require_totp: Literal["owners", "everybody"]
 ) -> None:
     async with serve_admin(database, tmp_path, require_totp=require_totp) as server:

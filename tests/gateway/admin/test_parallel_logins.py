@@ -89,7 +89,7 @@ async def test_parallel_wrong_logins_do_not_outrun_the_cap(server: AdminServer) 
     assert hasher.num_checks == 7
 
 
-async def test_right_logins_and_those_refused_unread_cost_no_attempt(server: AdminServer) -> None:
+async def test_right_passwords_and_refused_logins_do_not_count_as_failures(server: AdminServer) -> None:
     await server.user("ann@example.com", "owner")
     hasher = CountingHasher(time_cost=1, memory_cost=64, parallelism=1)
     logins = logins_of(server, hasher, FailureCap(6))
@@ -102,7 +102,7 @@ async def test_right_logins_and_those_refused_unread_cost_no_attempt(server: Adm
 
 
 @pytest.mark.parametrize("num_clients", [MAX_AT_ONCE + 8])
-async def test_the_line_is_short_for_all_clients_together(server: AdminServer, num_clients: int) -> None:
+async def test_a_bounded_number_of_logins_waits_over_all_clients(server: AdminServer, num_clients: int) -> None:
     hasher = CountingHasher(time_cost=1, memory_cost=64, parallelism=1)
     logins = logins_of(server, hasher, FailureCap(MAX_FAILED))
     outcomes = await asyncio.gather(
@@ -111,8 +111,8 @@ async def test_the_line_is_short_for_all_clients_together(server: AdminServer, n
     assert Counter(outcomes) == {"wrong": num_clients, "refused": 3}
 
 
-async def test_a_login_has_a_small_body(server: AdminServer) -> None:
-    """Anybody may send a login, so that its body must not cost what a tenant's may."""
+async def test_a_large_body_of_a_login_is_refused(server: AdminServer) -> None:
+    """Anybody may send a login, so the largest body of a login is far smaller than that of a tenant's request."""
     body = b'{"email":"a@example.com","password":"x","code":[' + b"[]," * 10_000 + b"1]}"
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reply = await client.post(f"{server.url}/admin/v1/login", content=body)

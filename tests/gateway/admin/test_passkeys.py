@@ -39,26 +39,26 @@ def browser_of(server: AdminServer) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def person(server: AdminServer, email: str = EMAIL) -> Any:
+async def logged_in_browser(server: AdminServer, email: str = EMAIL) -> Any:
     async with server.person(email) as browser:
         browser.base_url = httpx.URL(f"{server.url}/admin/v1")
         yield browser
 
 
-async def asked_by(browser: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+async def post_for(browser: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     reply = await browser.post(path, json=body)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
 
 
-async def add(browser: httpx.AsyncClient, device: Device, name: str = "laptop") -> dict[str, Any]:
-    asked = await asked_by(browser, "/passkeys", PROOF)
-    return await asked_by(browser, "/passkeys/confirm", device.make(asked, name))
+async def add_passkey(browser: httpx.AsyncClient, device: Device, name: str = "laptop") -> dict[str, Any]:
+    asked = await post_for(browser, "/passkeys", PROOF)
+    return await post_for(browser, "/passkeys/confirm", device.make(asked, name))
 
 
 async def log_in(browser: httpx.AsyncClient, device: Device) -> httpx.Response:
-    asked = await asked_by(browser, "/login/passkey", {})
+    asked = await post_for(browser, "/login/passkey", {})
     return await browser.post("/login/passkey/confirm", json=device.sign(asked))
 
 
@@ -66,7 +66,7 @@ def error_of(reply: httpx.Response) -> tuple[int, str | None]:
     return reply.status_code, reply.json().get("error", {}).get("code")
 
 
-async def events(server: AdminServer) -> list[str]:
+async def audit_events(server: AdminServer) -> list[str]:
     async with server.client(server.operator_key) as operator:
         rows = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
     return [row["type"] for row in rows]
@@ -74,8 +74,8 @@ async def events(server: AdminServer) -> list[str]:
 
 async def test_a_passkey_logs_its_holder_in_without_a_password(server: AdminServer, ann: str) -> None:
     device = Device()
-    async with person(server) as browser:
-        made = await add(browser, device)
+    async with logged_in_browser(server) as browser:
+        made = await add_passkey(browser, device)
         assert (made["name"], made["last_used_at"]) == ("laptop", None)
     async with browser_of(server) as browser:
         assert (await browser.get("/login")).json()["passkey_origin"] == PARTY.origin
@@ -86,18 +86,18 @@ async def test_a_passkey_logs_its_holder_in_without_a_password(server: AdminServ
         assert (session["email"], session["has_passkey"]) == (EMAIL, True)
         (shown,) = (await browser.get("/passkeys")).json()["data"]
         assert shown["last_used_at"] is not None
-    assert (await events(server))[:2] == ["login.succeeded", "user.passkey_added"]
+    assert (await audit_events(server))[:2] == ["login.succeeded", "user.passkey_added"]
 
 
 async def test_each_answer_is_good_once(server: AdminServer, ann: str) -> None:
     device = Device()
-    async with person(server) as browser:
-        asked = await asked_by(browser, "/passkeys", PROOF)
+    async with logged_in_browser(server) as browser:
+        asked = await post_for(browser, "/passkeys", PROOF)
         body = device.make(asked)
         assert (await browser.post("/passkeys/confirm", json=body)).status_code == 200
         assert error_of(await browser.post("/passkeys/confirm", json=body)) == (409, "challenge_used")
     async with browser_of(server) as browser:
-        answer = device.sign(await asked_by(browser, "/login/passkey", {}))
+        answer = device.sign(await post_for(browser, "/login/passkey", {}))
         cookie = browser.cookies["lorikeet_passkey"]
         replies = await asyncio.gather(*(browser.post("/login/passkey/confirm", json=answer) for _ in range(4)))
         assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
@@ -107,11 +107,15 @@ async def test_each_answer_is_good_once(server: AdminServer, ann: str) -> None:
 
 async def test_a_challenge_is_bound_to_its_browser_its_login_and_its_purpose(server: AdminServer, ann: str) -> None:
     device, other = Device(), Device()
-    async with person(server) as browser, person(server) as elsewhere, browser_of(server) as stranger:
-        await add(browser, device)
-        asked = await asked_by(browser, "/passkeys", PROOF)
+    async with (
+        logged_in_browser(server) as browser,
+        logged_in_browser(server) as elsewhere,
+        browser_of(server) as stranger,
+    ):
+        await add_passkey(browser, device)
+        asked = await post_for(browser, "/passkeys", PROOF)
         assert error_of(await elsewhere.post("/passkeys/confirm", json=other.make(asked))) == (400, "invalid_passkey")
-        to_log_in = await asked_by(browser, "/login/passkey", {})
+        to_log_in = await post_for(browser, "/login/passkey", {})
         assert error_of(await stranger.post("/login/passkey/confirm", json=device.sign(to_log_in)))[0] == 401
         for_both = to_log_in | {"user_handle": asked["user_handle"]}
         assert error_of(await browser.post("/passkeys/confirm", json=other.make(for_both))) == (400, "invalid_passkey")
@@ -123,20 +127,20 @@ async def test_a_challenge_of_a_clock_that_is_far_ahead_is_refused(database: Dat
     device = Device()
     async with serve_admin(database, tmp_path, clock=lambda: now[0]) as server:
         await server.user(EMAIL, "owner")
-        async with person(server) as browser:
-            await add(browser, device)
+        async with logged_in_browser(server) as browser:
+            await add_passkey(browser, device)
         async with browser_of(server) as browser:
             for ahead_s, status in ((30, 200), (600, 401)):
                 now[0] += ahead_s
-                asked = await asked_by(browser, "/login/passkey", {})
+                asked = await post_for(browser, "/login/passkey", {})
                 now[0] -= ahead_s
                 reply = await browser.post("/login/passkey/confirm", json=device.sign(asked))
                 assert reply.status_code == status
 
 
-async def test_a_statement_about_another_passkey_adds_none(server: AdminServer, ann: str) -> None:
-    async with person(server) as browser:
-        asked = await asked_by(browser, "/passkeys", PROOF)
+async def test_an_answer_about_another_passkey_adds_no_passkey(server: AdminServer, ann: str) -> None:
+    async with logged_in_browser(server) as browser:
+        asked = await post_for(browser, "/passkeys", PROOF)
         body = Device().make(asked) | {"credential_id": base64.b64encode(b"another").decode()}
         assert error_of(await browser.post("/passkeys/confirm", json=body)) == (400, "invalid_passkey")
 
@@ -146,15 +150,15 @@ async def test_a_challenge_is_over_after_five_minutes(database: Database, tmp_pa
     async with serve_admin(database, tmp_path, clock=lambda: now[0]) as server:
         await server.user(EMAIL, "owner")
         device = Device()
-        async with person(server) as browser:
-            await add(browser, device)
-            late = await asked_by(browser, "/passkeys", PROOF)
+        async with logged_in_browser(server) as browser:
+            await add_passkey(browser, device)
+            late = await post_for(browser, "/passkeys", PROOF)
         async with browser_of(server) as browser:
-            asked = await asked_by(browser, "/login/passkey", {})
+            asked = await post_for(browser, "/login/passkey", {})
             now[0] += LIFETIME.total_seconds() + 2
             assert (await browser.post("/login/passkey/confirm", json=device.sign(asked))).status_code == 401
             assert (await log_in(browser, device)).status_code == 200
-        async with person(server) as browser:
+        async with logged_in_browser(server) as browser:
             assert error_of(await browser.post("/passkeys/confirm", json=Device().make(late)))[0] == 400
 
 
@@ -171,10 +175,10 @@ LIES: dict[str, Callable[[Device], None]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_what_a_device_lies_about_is_refused_and_recorded(server: AdminServer, ann: str, lie: str) -> None:
+async def test_a_device_that_lies_is_refused_and_recorded(server: AdminServer, ann: str, lie: str) -> None:
     device = Device()
-    async with person(server) as browser:
-        await add(browser, device)
+    async with logged_in_browser(server) as browser:
+        await add_passkey(browser, device)
     async with browser_of(server) as browser:
         assert (await log_in(browser, device)).status_code == 200
         LIES[lie](device)
@@ -183,64 +187,66 @@ async def test_what_a_device_lies_about_is_refused_and_recorded(server: AdminSer
         unknown = await log_in(browser, Device())
         assert unknown.json()["error"]["message"] == reply.json()["error"]["message"]
     await server.services.logins.stop()
-    assert (await events(server))[0] == "login.failed"
+    assert (await audit_events(server))[0] == "login.failed"
 
 
 @pytest.mark.parametrize("lie", ["an unverified user", "a page of another site", "another relying party"])
 async def test_no_passkey_is_added_that_could_not_log_in(server: AdminServer, ann: str, lie: str) -> None:
     device = Device()
     LIES[lie](device)
-    async with person(server) as browser:
-        asked = await asked_by(browser, "/passkeys", PROOF)
+    async with logged_in_browser(server) as browser:
+        asked = await post_for(browser, "/passkeys", PROOF)
         assert error_of(await browser.post("/passkeys/confirm", json=device.make(asked))) == (400, "invalid_passkey")
         for attestation in ("", "oA==", "/////w=="):
             body = device.make(asked) | {"attestation": attestation}
             assert error_of(await browser.post("/passkeys/confirm", json=body)) == (400, "invalid_passkey")
 
 
-async def test_adding_and_removing_one_takes_the_password_and_the_code(server: AdminServer, ann: str) -> None:
-    async with person(server) as browser, person(server) as elsewhere:
-        made = await add(browser, Device())
-        secret = base64.b32decode((await asked_by(browser, "/totp", PROOF))["secret"])
+async def test_adding_and_removing_a_passkey_needs_the_password_and_the_code(server: AdminServer, ann: str) -> None:
+    async with logged_in_browser(server) as browser, logged_in_browser(server) as elsewhere:
+        made = await add_passkey(browser, Device())
+        secret = base64.b32decode((await post_for(browser, "/totp", PROOF))["secret"])
         step = int(time.time()) // 30
-        await asked_by(browser, "/totp/confirm", {"code": code_at(secret, step)})
+        await post_for(browser, "/totp/confirm", {"code": code_at(secret, step)})
         for path in ("/passkeys", f"/passkeys/{made['id']}/remove"):
             assert error_of(await browser.post(path, json={"password": "wrong"})) == (401, "invalid_credentials")
             assert error_of(await browser.post(path, json=PROOF)) == (401, "totp_required")
         assert error_of(await elsewhere.get("/passkeys"))[0] == 401, "the authenticator ended other logins"
-        renamed = await asked_by(browser, f"/passkeys/{made['id']}", {"name": "old laptop"})
+        renamed = await post_for(browser, f"/passkeys/{made['id']}", {"name": "old laptop"})
         assert renamed["name"] == "old laptop"
         proof = PROOF | {"code": code_at(secret, step + 1)}
-        assert (await asked_by(browser, f"/passkeys/{made['id']}/remove", proof))["deleted"]
+        assert (await post_for(browser, f"/passkeys/{made['id']}/remove", proof))["deleted"]
         assert (await browser.get("/passkeys")).json()["data"] == []
-    found = await events(server)
+    found = await audit_events(server)
     assert found.index("user.passkey_removed") < found.index("user.passkey_renamed") < found.index("user.passkey_added")
 
 
-async def test_passkeys_of_others_are_not_there(server: AdminServer, ann: str) -> None:
+async def test_a_person_neither_lists_nor_changes_the_passkeys_of_others(server: AdminServer, ann: str) -> None:
     await server.user("bob@example.com", "admin")
-    async with person(server) as browser, person(server, "bob@example.com") as bob:
-        made = await add(browser, Device())
+    async with logged_in_browser(server) as browser, logged_in_browser(server, "bob@example.com") as bob:
+        made = await add_passkey(browser, Device())
         for path, body in ((f"/passkeys/{made['id']}", {"name": "x"}), (f"/passkeys/{made['id']}/remove", PROOF)):
             assert (await bob.post(path, json=body)).status_code == 404
         assert (await bob.get("/passkeys")).json()["data"] == []
         organization = f"{server.url}/v1/organization/users/{ann}/passkeys"
         assert [each["id"] for each in (await bob.get(organization)).json()["data"]] == [made["id"]]
         assert (await bob.delete(f"{organization}/{made['id']}")).status_code == 403, "an owner's, of an admin"
-        bobs = (await add(bob, Device()))["id"]
+        bobs = (await add_passkey(bob, Device()))["id"]
         assert (await bob.post(f"/passkeys/{bobs}", json={"name": "mine"})).status_code == 200
         assert (await browser.delete(f"{organization}/{bobs}")).status_code == 404, "it is another user's"
 
 
-async def test_who_manages_users_removes_a_lost_one_and_a_reset_removes_all(server: AdminServer, ann: str) -> None:
+async def test_an_operator_removes_a_lost_passkey_and_a_reset_removes_all_passkeys(
+    server: AdminServer, ann: str
+) -> None:
     device, second = Device(), Device()
-    async with person(server) as browser, server.client(server.operator_key) as operator:
-        made = await add(browser, device)
+    async with logged_in_browser(server) as browser, server.client(server.operator_key) as operator:
+        made = await add_passkey(browser, device)
         assert (await operator.delete(f"/users/{ann}/passkeys/{made['id']}")).status_code == 200
         assert (await browser.get("/passkeys")).status_code == 401, "logins end with it"
-    async with browser_of(server) as stranger, person(server) as browser:
+    async with browser_of(server) as stranger, logged_in_browser(server) as browser:
         assert (await log_in(stranger, device)).status_code == 401
-        await add(browser, second)
+        await add_passkey(browser, second)
         assert (await log_in(stranger, second)).status_code == 200
         async with server.client(server.operator_key) as operator:
             await operator.post(f"/users/{ann}/reset", json={"password": "another horse battery"})
@@ -250,8 +256,8 @@ async def test_who_manages_users_removes_a_lost_one_and_a_reset_removes_all(serv
 async def test_a_removed_users_passkeys_are_gone(server: AdminServer, database: Database) -> None:
     user = (await server.user(EMAIL, "viewer"))["id"]
     device = Device()
-    async with person(server) as browser:
-        await add(browser, device)
+    async with logged_in_browser(server) as browser:
+        await add_passkey(browser, device)
     async with server.client(server.operator_key) as operator, browser_of(server) as browser:
         assert (await operator.delete(f"/users/{user}")).status_code == 200
         assert (await log_in(browser, device)).status_code == 401
@@ -261,26 +267,26 @@ async def test_a_removed_users_passkeys_are_gone(server: AdminServer, database: 
 
 async def test_a_user_has_a_bounded_number_and_no_device_is_added_twice(server: AdminServer, ann: str) -> None:
     device = Device()
-    async with person(server) as browser:
-        await add(browser, device)
-        asked = await asked_by(browser, "/passkeys", PROOF)
+    async with logged_in_browser(server) as browser:
+        await add_passkey(browser, device)
+        asked = await post_for(browser, "/passkeys", PROOF)
         assert asked["existing"] == [base64.b64encode(device.id).decode()]
         assert error_of(await browser.post("/passkeys/confirm", json=device.make(asked))) == (409, "passkey_exists")
         for number in range(1, MAX_PASSKEYS):
-            await add(browser, Device(), f"device {number}")
+            await add_passkey(browser, Device(), f"device {number}")
         assert error_of(await browser.post("/passkeys", json=PROOF)) == (409, "too_many_passkeys")
 
 
-async def test_where_a_second_factor_is_required_a_passkey_is_one(database: Database, tmp_path: Path) -> None:
+async def test_a_passkey_counts_as_the_required_second_factor(database: Database, tmp_path: Path) -> None:
     device = Device()
     async with serve_admin(database, tmp_path, require_totp="everybody") as server:
         await server.user(EMAIL, "owner")
         projects = f"{server.url}/v1/organization/projects"
-        async with person(server) as browser:
+        async with logged_in_browser(server) as browser:
             assert error_of(await browser.get(projects)) == (403, "totp_setup_required")
-            await add(browser, device)
+            await add_passkey(browser, device)
             assert (await browser.get(projects)).status_code == 200, "it was shown in this very login"
-        async with person(server) as thief:  # who knows the password alone
+        async with logged_in_browser(server) as thief:  # who knows the password alone
             assert error_of(await thief.get(projects)) == (403, "totp_setup_required")
             for path in ("/totp", "/passkeys"):
                 assert error_of(await thief.post(path, json=PROOF)) == (403, "passkey_required")
@@ -300,19 +306,21 @@ async def test_where_a_second_factor_is_required_a_passkey_is_one(database: Data
 NEW_PARTY = RelyingParty("llm.example.org", "https://llm.example.org")
 
 
-async def test_a_new_host_name_locks_out_who_has_passkeys_alone_and_says_so(database: Database, tmp_path: Path) -> None:
+async def test_a_new_host_name_locks_out_users_whose_only_second_factor_is_a_passkey_and_says_so(
+    database: Database, tmp_path: Path
+) -> None:
     device = Device()
     async with serve_admin(database, tmp_path, require_totp="owners") as server:
         ann = (await server.user(EMAIL, "owner"))["id"]
         await server.user("bob@example.com", "viewer")
-        async with person(server) as browser:
-            await add(browser, device)
+        async with logged_in_browser(server) as browser:
+            await add_passkey(browser, device)
             (shown,) = (await browser.get("/passkeys")).json()["data"]
             assert (shown["host"], shown["is_usable"]) == (PARTY.id, True)
         assert await locked_out(server) == []
     async with serve_admin(database, tmp_path, require_totp="owners", party=NEW_PARTY) as server:
         assert await locked_out(server) == [EMAIL]
-        async with person(server) as browser:
+        async with logged_in_browser(server) as browser:
             session = (await browser.get("/session")).json()
             assert (session["has_passkey"], session["has_passkey_here"], session["needs_second_factor"]) == (
                 True,
@@ -329,21 +337,21 @@ async def test_a_new_host_name_locks_out_who_has_passkeys_alone_and_says_so(data
             reset = await operator.post(f"{url}/reset", json={"password": PASSWORD})
             assert (reset.status_code, reset.json()["is_locked_out"]) == (200, False)
         assert await locked_out(server) == []
-        async with person(server) as browser:
+        async with logged_in_browser(server) as browser:
             other = Device()
             other.origin, other.rp_id = NEW_PARTY.origin, NEW_PARTY.id
-            await add(browser, other)
+            await add_passkey(browser, other)
             assert (await browser.get(f"{server.url}/v1/organization/projects")).status_code == 200
 
 
-async def test_a_passkey_of_before_hosts_were_kept_gets_its_host_when_it_is_used(
+async def test_a_passkey_stored_without_a_host_gets_its_host_when_it_is_used(
     database: Database, tmp_path: Path
 ) -> None:
     device = Device()
     async with serve_admin(database, tmp_path, require_totp="everybody") as server:
         await server.user(EMAIL, "owner")
-        async with person(server) as browser:
-            await add(browser, device)
+        async with logged_in_browser(server) as browser:
+            await add_passkey(browser, device)
         async with database.acquire() as conn:
             await conn.execute("UPDATE passkeys SET rp_id = NULL")
         assert await locked_out(server) == [], "it may be one of this very host"
@@ -374,6 +382,6 @@ async def test_another_sites_page_asks_for_no_passkey(server: AdminServer) -> No
             assert error_of(reply) == (403, "csrf")
 
 
-async def test_wrong_answers_count_as_wrong_passwords_do(database: Database, tmp_path: Path) -> None:
+async def test_wrong_passkey_answers_count_like_wrong_passwords(database: Database, tmp_path: Path) -> None:
     async with serve_admin(database, tmp_path, max_failed_keys=3) as server, browser_of(server) as browser:
         assert [(await log_in(browser, Device())).status_code for _ in range(4)] == [401, 401, 401, 429]

@@ -46,7 +46,7 @@ async def hosts(database: Database) -> Hosts:
     return made
 
 
-async def make(operator: httpx.AsyncClient, hosts: Hosts, **changes: Any) -> str:
+async def make_pool(operator: httpx.AsyncClient, hosts: Hosts, **changes: Any) -> str:
     reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "num_replicas": 2} | changes)
     assert reply.status_code == 200, reply.text
     pool_id: str = reply.json()["id"]
@@ -58,7 +58,7 @@ async def test_replicas_start_where_the_labels_are_and_move_with_them(
     operator: httpx.AsyncClient, hosts: Hosts
 ) -> None:
     await operator.post("/hosts/host_2", json={"labels": {"zone": "west"}})
-    pool_id = await make(operator, hosts, placement={"zone": "west"}, num_replicas=1)
+    pool_id = await make_pool(operator, hosts, placement={"zone": "west"}, num_replicas=1)
     assert await hosts.places() == ["host_2"]
     found = (await operator.get(f"/pools/{pool_id}")).json()
     replica_id = found["replicas"][0]["id"]
@@ -124,17 +124,17 @@ async def test_replicas_move_between_the_nodes_of_a_cluster(operator: httpx.Asyn
 
 
 async def test_a_pool_says_which_label_no_host_has(operator: httpx.AsyncClient, hosts: Hosts) -> None:
-    pool_id = await make(operator, hosts, placement={"disk": "ssd"})
+    pool_id = await make_pool(operator, hosts, placement={"disk": "ssd"})
     assert await hosts.places() == []
     found = (await operator.get(f"/pools/{pool_id}")).json()
     assert "gpu-1 has no label disk=ssd" in found["why"]
 
 
-async def test_no_replica_starts_where_a_label_is_excluded_and_those_there_go(
+async def test_no_replica_starts_on_a_host_with_an_excluded_label_and_replicas_there_are_replaced(
     operator: httpx.AsyncClient, hosts: Hosts
 ) -> None:
     await operator.post("/hosts/host_1", json={"labels": {"disk": "hdd", "zone": "west"}})
-    pool_id = await make(operator, hosts, exclusion={"disk": ["tape", "hdd"]}, num_replicas=1)
+    pool_id = await make_pool(operator, hosts, exclusion={"disk": ["tape", "hdd"]}, num_replicas=1)
     assert await hosts.places() == ["host_2"]
     found = (await operator.get(f"/pools/{pool_id}")).json()
     assert found["exclusion"] == {"disk": ["tape", "hdd"]} and found["placement"] == {}
@@ -154,7 +154,7 @@ async def test_no_replica_starts_where_a_label_is_excluded_and_those_there_go(
 async def test_a_pool_says_which_label_of_a_host_it_excludes(operator: httpx.AsyncClient, hosts: Hosts) -> None:
     for host_id in ("host_1", "host_2"):
         await operator.post(f"/hosts/{host_id}", json={"labels": {"disk": "hdd"}})
-    pool_id = await make(operator, hosts, exclusion={"disk": ["hdd"]})
+    pool_id = await make_pool(operator, hosts, exclusion={"disk": ["hdd"]})
     assert await hosts.places() == []
     assert (
         "gpu-1 has the label disk=hdd, which the pool excludes"
@@ -165,7 +165,7 @@ async def test_a_pool_says_which_label_of_a_host_it_excludes(operator: httpx.Asy
 async def test_a_host_that_could_not_prepare_a_model_is_left_out_until_it_can_and_says_why(
     operator: httpx.AsyncClient, hosts: Hosts, database: Database
 ) -> None:
-    pool_id = await make(operator, hosts)
+    pool_id = await make_pool(operator, hosts)
     async with database.acquire() as conn:
         await note_failure(conn, "host_1", pool_id, 1, "no such folder", SOON)
         await note_failure(conn, "host_1", pool_id, 1, "no such folder", SOON)
@@ -183,7 +183,7 @@ async def test_a_host_that_could_not_prepare_a_model_is_left_out_until_it_can_an
 async def test_a_revision_may_be_prepared_as_long_as_one_host_has_not_failed(
     operator: httpx.AsyncClient, hosts: Hosts, database: Database
 ) -> None:
-    pool_id = await make(operator, hosts)
+    pool_id = await make_pool(operator, hosts)
     async with database.acquire() as conn:
         await note_failure(conn, "host_1", pool_id, 1, "no such folder", SOON)
         assert await may_others_prepare(conn, "host_1", pool_id, 1)
@@ -194,7 +194,7 @@ async def test_a_revision_may_be_prepared_as_long_as_one_host_has_not_failed(
 async def test_failures_at_former_revisions_and_of_removed_hosts_count_no_more(
     operator: httpx.AsyncClient, hosts: Hosts, database: Database
 ) -> None:
-    pool_id = await make(operator, hosts)
+    pool_id = await make_pool(operator, hosts)
     async with database.acquire() as conn:
         await note_failure(conn, "host_1", pool_id, 1, "no such folder", SOON)
     await operator.post(f"/pools/{pool_id}", json={"model": "demo", "settings": {"max_model_len": 64}})
@@ -209,7 +209,7 @@ async def test_failures_at_former_revisions_and_of_removed_hosts_count_no_more(
 async def test_a_new_revision_waits_for_a_host_that_has_failed_a_few_times(
     operator: httpx.AsyncClient, hosts: Hosts, database: Database
 ) -> None:
-    pool_id = await make(operator, hosts, num_replicas=1)
+    pool_id = await make_pool(operator, hosts, num_replicas=1)
     await operator.post("/hosts/host_2", json={"labels": {"zone": "west"}})
     await hosts.one.start(pool_id)
     await operator.post(
@@ -241,6 +241,6 @@ async def test_a_label_that_is_asked_for_and_excluded_is_refused(operator: httpx
     both = {"placement": {"zone": "west"}, "exclusion": {"zone": ["east", "west"]}}
     reply = await operator.post("/pools", json={"name": "tiny", "model": "demo"} | both)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "exclusion"), reply.text
-    pool_id = await make(operator, hosts, placement={"zone": "west"}, exclusion={"zone": ["east"]})
+    pool_id = await make_pool(operator, hosts, placement={"zone": "west"}, exclusion={"zone": ["east"]})
     reply = await operator.post(f"/pools/{pool_id}", json={"exclusion": {"zone": ["west"]}})
     assert reply.status_code == 400 and "zone=west" in reply.json()["error"]["message"]

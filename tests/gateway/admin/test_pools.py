@@ -1,5 +1,4 @@
-"""Pools over HTTP: an operator's wishes become rows, each change is checked, and the reason that holds a pool is
-shown."""
+"""The admin API of pools: each change by an operator is checked and stored, and a pool that is held up says why."""
 
 from __future__ import annotations
 
@@ -33,35 +32,35 @@ async def agent(database: Database) -> Agent:
     return agent
 
 
-async def make(operator: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
+async def make_pool(operator: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
     reply = await operator.post("/pools", json=POOL | changes)
     assert reply.status_code == 200, reply.text
     made: dict[str, Any] = reply.json()
     return made
 
 
-async def serving(
+async def make_serving_pool(
     operator: httpx.AsyncClient, agent: Agent, *, num_bytes: int = 2 * GIB, **changes: Any
 ) -> tuple[str, list[str]]:
     """Make a pool whose two replicas are ready; return its path and the ids of the replicas."""
-    pool_id = (await make(operator, **changes))["id"]
+    pool_id = (await make_pool(operator, **changes))["id"]
     await agent.prepare(pool_id, num_bytes=num_bytes)
     ids = [await agent.start(pool_id) for _ in range(2)]
     return f"/pools/{pool_id}", ids
 
 
-async def events(operator: httpx.AsyncClient) -> list[str]:
+async def pool_events(operator: httpx.AsyncClient) -> list[str]:
     """Return the types of changes of pools and replicas, oldest first."""
     logs = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
     return [log["type"] for log in reversed(logs) if log["type"].startswith(("pool.", "replica."))]
 
 
-def error(reply: httpx.Response) -> tuple[int, str | None]:
+def error_of(reply: httpx.Response) -> tuple[int, str | None]:
     return reply.status_code, reply.json()["error"]["param"]
 
 
 async def test_a_pool_is_made_and_shown_with_its_revision(operator: httpx.AsyncClient) -> None:
-    made = await make(operator)
+    made = await make_pool(operator)
     assert (made["object"], made["state"], made["revision"], made["wanted_revision"]) == (
         "organization.pool",
         "starting",
@@ -80,7 +79,7 @@ async def test_a_pool_is_made_and_shown_with_its_revision(operator: httpx.AsyncC
     assert (await operator.get(f"/pools/{made['id']}")).json() == made
     (listed,) = (await operator.get("/pools")).json()["data"]
     assert listed == {name: made[name] for name in listed}
-    assert await events(operator) == ["pool.created"]
+    assert await pool_events(operator) == ["pool.created"]
 
 
 async def test_replicas_and_hosts_are_shown_with_the_memory_they_take(
@@ -88,7 +87,7 @@ async def test_replicas_and_hosts_are_shown_with_the_memory_they_take(
 ) -> None:
     await agent.die()
     await agent.claim(num_gpus=2)
-    pool = await make(operator, num_replicas=1)
+    pool = await make_pool(operator, num_replicas=1)
     await agent.prepare(pool["id"])
     replica_id = await agent.start(pool["id"], gpu=1)
     shown = (await operator.get(f"/pools/{pool['id']}")).json()
@@ -111,7 +110,7 @@ async def test_replicas_and_hosts_are_shown_with_the_memory_they_take(
 async def test_a_pool_that_lacks_room_for_a_replica_says_so_with_the_sum(
     operator: httpx.AsyncClient, agent: Agent
 ) -> None:
-    pool_id = (await make(operator))["id"]
+    pool_id = (await make_pool(operator))["id"]
     await agent.prepare(pool_id, num_bytes=40 * GIB)
     await agent.start(pool_id)
     shown = (await operator.get(f"/pools/{pool_id}")).json()
@@ -142,26 +141,26 @@ async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient,
         ({"surprise": 1}, "surprise"),
     ]
     for change, param in wrong:
-        assert error(await operator.post("/pools", json=POOL | change)) == (400, param), change
-    pool = await make(operator)
+        assert error_of(await operator.post("/pools", json=POOL | change)) == (400, param), change
+    pool = await make_pool(operator)
     for change, param in wrong:
         if "name" not in change:
-            assert error(await operator.post(f"/pools/{pool['id']}", json=change)) == (400, param), change
-    assert await events(operator) == ["pool.created"]
+            assert error_of(await operator.post(f"/pools/{pool['id']}", json=change)) == (400, param), change
+    assert await pool_events(operator) == ["pool.created"]
 
 
 async def test_a_number_among_the_settings_keeps_all_its_digits(operator: httpx.AsyncClient) -> None:
-    made = await make(operator, settings={"gpu_memory_fraction": 0.123456789, "max_num_seqs": 12_345_678.0})
+    made = await make_pool(operator, settings={"gpu_memory_fraction": 0.123456789, "max_num_seqs": 12_345_678.0})
     assert made["settings"] == {"gpu_memory_fraction": "0.123456789", "max_num_seqs": "12345678"}
 
 
 async def test_a_name_is_taken_once_and_the_operators_organization_alone_makes_pools(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:
-    made = await make(operator)
-    assert error(await operator.post("/pools", json=POOL)) == (409, "name")
+    made = await make_pool(operator)
+    assert error_of(await operator.post("/pools", json=POOL)) == (409, "name")
     async with server.client(await server.admin_key("admin_read", "admin_write", organization="other")) as other:
-        assert error(await other.post("/pools", json=POOL)) == (403, None)
+        assert error_of(await other.post("/pools", json=POOL)) == (403, None)
         assert (await other.get(f"/pools/{made['id']}")).status_code == 404
         assert (await other.get("/pools")).json()["data"] == []
 
@@ -174,17 +173,17 @@ async def test_a_pool_and_an_alias_of_a_tenant_that_may_use_it_never_have_one_na
     async with database.acquire() as conn:
         await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
     alias = {"name": "bot", "adapter": "pirate", "version": 1}
-    hidden = await make(operator, name="bot", access="listed", grants=theirs)
+    hidden = await make_pool(operator, name="bot", access="listed", grants=theirs)
     assert (await operator.post(f"{acme}/aliases", json=alias)).status_code == 200, "as if there were no such pool"
     path = f"/pools/{hidden['id']}"
-    assert error(await operator.post(path, json={"access": "all"})) == (409, "name")
-    assert error(await operator.post(path, json={"grants": theirs + mine})) == (409, "name")
-    assert error(await operator.post(path, json={"grants": [{}]})) == (409, "name")
+    assert error_of(await operator.post(path, json={"access": "all"})) == (409, "name")
+    assert error_of(await operator.post(path, json={"grants": theirs + mine})) == (409, "name")
+    assert error_of(await operator.post(path, json={"grants": [{}]})) == (409, "name")
     await operator.delete(f"{acme}/aliases/bot")
     assert (await operator.post(path, json={"grants": theirs + mine})).status_code == 200
-    assert error(await operator.post(f"{acme}/aliases", json=alias)) == (400, "name")
+    assert error_of(await operator.post(f"{acme}/aliases", json=alias)) == (400, "name")
     await operator.post(f"{acme}/aliases", json=alias | {"name": "other"})
-    assert error(await operator.post("/pools", json=POOL | {"name": "other"})) == (409, "name")
+    assert error_of(await operator.post("/pools", json=POOL | {"name": "other"})) == (409, "name")
     assert (
         await operator.post("/pools", json=POOL | {"name": "other", "access": "listed", "grants": theirs})
     ).is_success
@@ -193,7 +192,7 @@ async def test_a_pool_and_an_alias_of_a_tenant_that_may_use_it_never_have_one_na
 async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
     operator: httpx.AsyncClient, agent: Agent
 ) -> None:
-    path, _ = await serving(operator, agent)
+    path, _ = await make_serving_pool(operator, agent)
     changed = (await operator.post(path, json={"model": "demo"})).json()
     assert (changed["revision"], changed["wanted_revision"], changed["state"]) == (1, 2, "changing")
     assert (changed["model"], changed["settings"]) == ("demo", {"max_model_len": "8192"}), "settings stay"
@@ -207,14 +206,14 @@ async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
     await agent.prepare(pool_id, 3)
     await agent.start(pool_id, 3)
     assert (await operator.get(path)).json()["revision"] == 3
-    assert await events(operator) == ["pool.created", "pool.updated", "pool.updated"]
+    assert await pool_events(operator) == ["pool.created", "pool.updated", "pool.updated"]
 
 
 @pytest.mark.parametrize(("replica_gib", "rollout"), [(2, "side by side"), (30, "one after the other"), (70, None)])
-async def test_how_replicas_are_replaced_is_said_before_they_are(
+async def test_a_pool_shows_how_its_replicas_will_be_replaced(
     operator: httpx.AsyncClient, agent: Agent, replica_gib: int, rollout: str | None
 ) -> None:
-    path, _ = await serving(operator, agent, num_bytes=20 * GIB)
+    path, _ = await make_serving_pool(operator, agent, num_bytes=20 * GIB)
     changed = (await operator.post(path, json={"model": "demo"})).json()
     assert changed["rollout"] is None, "nobody knows what it needs"
     await agent.prepare(path.removeprefix("/pools/"), 2, num_bytes=replica_gib * GIB)
@@ -223,19 +222,19 @@ async def test_how_replicas_are_replaced_is_said_before_they_are(
 
 
 async def test_a_change_is_cancelled_while_it_is_under_way(operator: httpx.AsyncClient, agent: Agent) -> None:
-    path, _ = await serving(operator, agent)
-    assert error(await operator.post(f"{path}/cancel")) == (409, None), "there is none"
+    path, _ = await make_serving_pool(operator, agent)
+    assert error_of(await operator.post(f"{path}/cancel")) == (409, None), "there is none"
     await operator.post(path, json={"model": "demo"})
     cancelled = (await operator.post(f"{path}/cancel")).json()
     assert (cancelled["revision"], cancelled["wanted_revision"], cancelled["state"]) == (1, 1, "ready")
     assert [each["state"] for each in cancelled["revisions"]] == ["retired", "prepared"]
-    assert await events(operator) == ["pool.created", "pool.updated", "pool.cancelled"]
-    never_served = (await make(operator, name="other"))["id"]
-    assert error(await operator.post(f"/pools/{never_served}/cancel")) == (409, None)
+    assert await pool_events(operator) == ["pool.created", "pool.updated", "pool.cancelled"]
+    never_served = (await make_pool(operator, name="other"))["id"]
+    assert error_of(await operator.post(f"/pools/{never_served}/cancel")) == (409, None)
 
 
 async def test_the_same_model_is_tried_again_after_it_failed(operator: httpx.AsyncClient, database: Database) -> None:
-    pool = await make(operator)
+    pool = await make_pool(operator)
     async with database.acquire() as conn:
         await revisions.set_revision_state(conn, pool["id"], 1, "failed", "The hub cannot be reached.")
     shown = (await operator.get(f"/pools/{pool['id']}")).json()
@@ -253,8 +252,8 @@ async def test_a_base_that_adapters_do_not_fit_is_refused_by_their_names_unless_
     server: AdminServer, operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database, tmp_path: Path
 ) -> None:
     new = make_model_folder(tmp_path / "new")
-    path, _ = await serving(operator, agent, model="/models/old")
-    twin = await make(operator, name="twin", model=str(new), num_replicas=0)
+    path, _ = await make_serving_pool(operator, agent, model="/models/old")
+    twin = await make_pool(operator, name="twin", model=str(new), num_replicas=0)
     await agent.prepare(twin["id"], digest=model_digest(new), folder=str(new))
     store = server.services.store
     async with database.acquire() as conn:
@@ -270,7 +269,7 @@ async def test_a_base_that_adapters_do_not_fit_is_refused_by_their_names_unless_
                 size_bytes=1,
             )
     reply = await operator.post(path, json={"model": str(new)})
-    assert error(reply) == (409, "model")
+    assert error_of(reply) == (409, "model")
     refusal = reply.json()["error"]
     assert refusal["code"] == "adapters_do_not_fit"
     assert "acme:bad@1 (layer 0 q_proj: made for" in refusal["message"] and "good" not in refusal["message"]
@@ -281,7 +280,7 @@ async def test_a_base_that_adapters_do_not_fit_is_refused_by_their_names_unless_
 
 
 async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.AsyncClient, agent: Agent) -> None:
-    path, (first, _) = await serving(operator, agent)
+    path, (first, _) = await make_serving_pool(operator, agent)
     scaled = (await operator.post(path, json={"num_replicas": 3})).json()
     assert (scaled["num_replicas"], scaled["state"], scaled["why"]) == (3, "scaling", "2 of 3 replicas are ready.")
     await operator.post(path, json={"num_replicas": 3})
@@ -291,7 +290,7 @@ async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.Async
     assert (await operator.get(path)).json()["num_replicas"] == 2, "once"
     assert (await operator.post(f"{path}/drain")).json()["num_replicas"] == 0
     await operator.post(f"{path}/drain")
-    assert await events(operator) == ["pool.created", "pool.scaled", "replica.drained", "pool.drained"]
+    assert await pool_events(operator) == ["pool.created", "pool.scaled", "replica.drained", "pool.drained"]
     logs = (await operator.get("/audit_logs", params={"event_types[]": "replica.drained"})).json()["data"]
     change = logs[0]["replica.drained"]
     assert [change[when]["num_replicas"] for when in ("before", "after")] == [3, 2]
@@ -300,17 +299,17 @@ async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.Async
 async def test_a_replica_is_replaced_where_an_agent_runs_it(
     operator: httpx.AsyncClient, agent: Agent, database: Database
 ) -> None:
-    path, (first, second) = await serving(operator, agent)
+    path, (first, second) = await make_serving_pool(operator, agent)
     for _ in range(2):
         assert (await operator.post(f"/replicas/{first}/restart")).json()["replace"] is True
     await operator.post(f"/replicas/{second}/drain")
-    assert error(await operator.post(f"/replicas/{second}/restart")) == (409, None)
+    assert error_of(await operator.post(f"/replicas/{second}/restart")) == (409, None)
     await operator.post(path, json={"model": "demo"})
-    assert error(await operator.post(f"/replicas/{first}/drain")) == (409, None), "the change decides"
+    assert error_of(await operator.post(f"/replicas/{first}/drain")) == (409, None), "the change decides"
     async with database.acquire() as conn:
         elsewhere = await replicas.add_running_replica(conn, path.removeprefix("/pools/"), 1, "tcp://engine:5555")
-    assert error(await operator.post(f"/replicas/{elsewhere.id}/restart")) == (409, None)
-    assert await events(operator) == [
+    assert error_of(await operator.post(f"/replicas/{elsewhere.id}/restart")) == (409, None)
+    assert await pool_events(operator) == [
         "pool.created",
         "replica.restarted",
         "replica.drained",
@@ -321,7 +320,7 @@ async def test_a_replica_is_replaced_where_an_agent_runs_it(
 async def test_what_holds_a_pool_is_said_until_nothing_does(
     operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database
 ) -> None:
-    pool_id = (await make(operator, num_replicas=1))["id"]
+    pool_id = (await make_pool(operator, num_replicas=1))["id"]
     await agent.prepare(pool_id, digest=BASE_DIGEST)
     replica_id, path = await agent.start(pool_id), f"/pools/{pool_id}"
     async with database.acquire() as conn:
@@ -340,14 +339,14 @@ async def test_what_holds_a_pool_is_said_until_nothing_does(
     assert "1 replica that is draining" in await held()
     await agent.stop(replica_id)
     assert (await held()).startswith("1 adapter belongs to the base of this pool")
-    await serving(operator, agent, name="other")
-    await agent.prepare((await make(operator, name="twin"))["id"], digest=BASE_DIGEST)
+    await make_serving_pool(operator, agent, name="other")
+    await agent.prepare((await make_pool(operator, name="twin"))["id"], digest=BASE_DIGEST)
     assert (await held()).startswith("1 adapter belongs"), "the twin does not serve yet"
     await operator.delete(f"{acme}/adapters/pirate")
     assert (await operator.delete(path)).json()["deleted"] is True
     assert (await operator.get(path)).status_code == 404
     assert (await operator.post("/pools", json=POOL)).status_code == 200, "the name is free"
-    assert (await events(operator))[-2:] == ["pool.removed", "pool.created"]
+    assert (await pool_events(operator))[-2:] == ["pool.removed", "pool.created"]
 
 
 async def test_another_pool_of_the_base_lets_its_adapters_be(
@@ -355,7 +354,7 @@ async def test_another_pool_of_the_base_lets_its_adapters_be(
 ) -> None:
     async with database.acquire() as conn:
         await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
-    ids = [(await make(operator, name=name, num_replicas=0))["id"] for name in ("one", "two")]
+    ids = [(await make_pool(operator, name=name, num_replicas=0))["id"] for name in ("one", "two")]
     for pool_id in ids:
         await agent.prepare(pool_id, digest=BASE_DIGEST)
         async with database.acquire() as conn:
@@ -365,12 +364,12 @@ async def test_another_pool_of_the_base_lets_its_adapters_be(
     assert (await operator.delete(f"/pools/{ids[1]}")).status_code == 409
 
 
-async def test_of_two_pools_of_a_base_that_are_removed_at_once_one_stays_for_its_adapters(
+async def test_parallel_removals_of_the_last_two_pools_of_a_base_with_adapters_remove_one_pool(
     operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database
 ) -> None:
     async with database.acquire() as conn:
         await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
-    ids = [(await make(operator, name=name, num_replicas=0))["id"] for name in ("one", "two")]
+    ids = [(await make_pool(operator, name=name, num_replicas=0))["id"] for name in ("one", "two")]
     for pool_id in ids:
         await agent.prepare(pool_id, digest=BASE_DIGEST)
         async with database.acquire() as conn:
@@ -399,7 +398,7 @@ async def test_a_pool_and_an_alias_that_are_made_at_once_never_have_one_name(
 
 
 async def test_a_host_that_is_gone_holds_no_pool(operator: httpx.AsyncClient, agent: Agent) -> None:
-    path, _ = await serving(operator, agent)
+    path, _ = await make_serving_pool(operator, agent)
     await operator.post(f"{path}/drain")
     assert (await operator.delete(path)).status_code == 409
     await agent.die()
@@ -409,7 +408,7 @@ async def test_a_host_that_is_gone_holds_no_pool(operator: httpx.AsyncClient, ag
 async def test_an_engine_that_somebody_else_runs_is_drained_with_its_pool(
     operator: httpx.AsyncClient, database: Database
 ) -> None:
-    pool = await make(operator, num_replicas=0)
+    pool = await make_pool(operator, num_replicas=0)
     async with database.acquire() as conn:
         await replicas.add_running_replica(conn, pool["id"], 1, "tcp://engine:5555")
         await switch_revision(conn, pool["id"], 1)
@@ -422,9 +421,9 @@ async def test_an_engine_that_somebody_else_runs_is_drained_with_its_pool(
 
 async def test_access_is_given_and_taken(operator: httpx.AsyncClient, acme: str) -> None:
     project_id = acme.removeprefix("/projects/")
-    path = f"/pools/{(await make(operator))['id']}"
-    assert error(await operator.post(path, json={"access": "listed"})) == (400, "grants")
-    assert error(await operator.post(path, json={"grants": [{"project_id": project_id}]})) == (400, "grants")
+    path = f"/pools/{(await make_pool(operator))['id']}"
+    assert error_of(await operator.post(path, json={"access": "listed"})) == (400, "grants")
+    assert error_of(await operator.post(path, json={"grants": [{"project_id": project_id}]})) == (400, "grants")
     listed = (await operator.post(path, json={"access": "listed", "grants": [{"project_id": project_id}]})).json()
     assert [grant["project_id"] for grant in listed["grants"]] == [project_id]
     organization_id = listed["grants"][0]["organization_id"]
@@ -432,34 +431,34 @@ async def test_access_is_given_and_taken(operator: httpx.AsyncClient, acme: str)
     wider = (await operator.post(path, json={"grants": [{}]})).json()
     assert wider["grants"] == [{"organization_id": organization_id, "project_id": None}]
     assert (await operator.post(path, json={"access": "all"})).json()["grants"] == []
-    assert await events(operator) == ["pool.created", "pool.updated", "pool.updated", "pool.updated"]
+    assert await pool_events(operator) == ["pool.created", "pool.updated", "pool.updated", "pool.updated"]
 
 
 async def test_a_purged_tenant_may_use_nothing_any_more(
     operator: httpx.AsyncClient, acme: str, database: Database
 ) -> None:
     mine = {"project_id": acme.removeprefix("/projects/")}
-    made = await make(operator, access="listed", grants=[mine])
+    made = await make_pool(operator, access="listed", grants=[mine])
     async with database.transaction() as conn:
         await purge_project(conn, mine["project_id"])
     assert (await operator.get(f"/pools/{made['id']}")).json()["grants"] == []
 
 
 async def test_replicas_are_listed_by_pool_and_in_pages(operator: httpx.AsyncClient, agent: Agent) -> None:
-    path, ids = await serving(operator, agent)
-    await serving(operator, agent, name="other")
+    path, ids = await make_serving_pool(operator, agent)
+    await make_serving_pool(operator, agent, name="other")
     assert len((await operator.get("/replicas")).json()["data"]) == 4
     of_one = {"pool_id": path.removeprefix("/pools/")}
     assert [each["id"] for each in (await operator.get("/replicas", params=of_one)).json()["data"]] == ids
     page = (await operator.get("/replicas", params=of_one | {"limit": 1})).json()
     assert ([each["id"] for each in page["data"]], page["has_more"]) == (ids[:1], True)
-    assert error(await operator.get("/replicas", params={"pool_id": "pool_none"})) == (404, "pool_id")
+    assert error_of(await operator.get("/replicas", params={"pool_id": "pool_none"})) == (404, "pool_id")
 
 
 async def test_pools_are_shown_as_of_one_instant_while_they_change(
     operator: httpx.AsyncClient, database: Database
 ) -> None:
-    pool_id = (await make(operator))["id"]
+    pool_id = (await make_pool(operator))["id"]
     path, is_over = f"/pools/{pool_id}", False
 
     async def change() -> None:
@@ -487,10 +486,10 @@ async def test_pools_are_shown_as_of_one_instant_while_they_change(
     assert (await operator.get(path)).json()["wanted_revision"] == 31
 
 
-async def test_the_last_pool_that_there_can_be(operator: httpx.AsyncClient, database: Database) -> None:
+async def test_a_pool_beyond_the_largest_number_is_refused(operator: httpx.AsyncClient, database: Database) -> None:
     from gateway.admin.pools.pools import MAX_POOLS
 
-    first = await make(operator)
+    first = await make_pool(operator)
     async with database.transaction() as conn:
         await conn.execute(
             "INSERT INTO pools (id, organization_id, name, num_replicas, wanted_revision)"
@@ -511,11 +510,11 @@ async def test_a_tenants_people_see_the_bases_they_may_use_with_their_prices(
     globex = (await operator.post("/projects", json={"name": "globex"})).json()["id"]
     member = await server.user("mia@example.com", None)
     await operator.post(f"{acme}/users", json={"user_id": member["id"], "role": "viewer"})
-    await serving(operator, agent, name="open", settings={"max_model_len": 4096})
-    await serving(operator, agent, name="hidden", access="listed", grants=[{"project_id": globex}])
-    await make(operator, name="not-ready")
+    await make_serving_pool(operator, agent, name="open", settings={"max_model_len": 4096})
+    await make_serving_pool(operator, agent, name="hidden", access="listed", grants=[{"project_id": globex}])
+    await make_pool(operator, name="not-ready")
     mine = {"project_id": acme.removeprefix("/projects/")}
-    await serving(operator, agent, name="mine", settings={}, access="listed", grants=[mine])
+    await make_serving_pool(operator, agent, name="mine", settings={}, access="listed", grants=[mine])
     async with server.person("mia@example.com") as mia:
         before = (await mia.get(f"{acme}/models")).json()["data"]
         assert [(each["name"], each["context_length"], each["num_ready"], each["price"]) for each in before] == [

@@ -34,7 +34,7 @@ BAD = "bad"
 class Inspections:
     """A fake inspection that refuses adapters of rank one as bad.
 
-    num: the inspections that have begun, by rank; good adapters have rank 2.
+    num: the number of inspections that have begun, by rank: 1 for bad adapters, 2 for good ones.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Site:
         return f"/projects/{(await self.operator.post('/projects', json={'name': name})).json()['id']}"
 
     async def later(self, seconds: float) -> None:
-        """Let time pass for the pause after refused adapters, by moving the times of rows back."""
+        """Move the times in the rows of imports back, as if these seconds had passed."""
         async with self.database.acquire() as conn:
             await conn.execute(
                 "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second', "
@@ -127,23 +127,23 @@ def good(tmp_path: Path) -> Path:
     return write_adapter(tmp_path / "good", rank=2)
 
 
-async def refuse(site: Site, project: str, bad: Path, num: int = NUM_FREE) -> None:
+async def upload_refused_adapters(site: Site, project: str, bad: Path, num: int = NUM_FREE) -> None:
     for _ in range(num):
         assert error_of(await upload(site.operator, project, BAD, bad)) == REJECTED
 
 
-async def test_after_a_refusal_others_come_first_until_one_is_accepted(
+async def test_a_project_with_a_refused_adapter_is_inspected_at_low_priority_until_an_adapter_is_accepted(
     site: Site, inspections: Inspections, bad: Path, good: Path
 ) -> None:
     acme = await site.project("acme")
-    await refuse(site, acme, bad, 2)
+    await upload_refused_adapters(site, acme, bad, 2)
     for folder in (good, bad):
         await upload(site.operator, acme, "another", folder)
     usual, suspect = NICENESS, NICENESS_OF_SUSPECTS
     assert inspections.nicenesses == [usual, suspect, suspect, usual]
 
 
-async def test_of_a_flood_few_are_inspected_and_another_tenant_waits_for_one_of_them(
+async def test_few_adapters_of_a_flood_are_inspected_and_another_tenant_waits_for_one_inspection(
     site: Site, inspections: Inspections, bad: Path, good: Path
 ) -> None:
     acme, globex = await site.project("acme"), await site.project("globex")
@@ -166,11 +166,11 @@ async def test_of_a_flood_few_are_inspected_and_another_tenant_waits_for_one_of_
     assert inspections.most_at_once <= len(site.servers), "one on each machine"
 
 
-async def test_after_the_pause_one_may_come_and_the_next_pause_is_longer(
+async def test_after_the_pause_one_adapter_is_inspected_and_the_next_pause_is_longer(
     site: Site, inspections: Inspections, bad: Path
 ) -> None:
     acme = await site.project("acme")
-    await refuse(site, acme, bad)
+    await upload_refused_adapters(site, acme, bad)
     pause_s = FIRST_PAUSE_S
     for num in range(1, 4):
         await site.later(pause_s / 2)
@@ -184,16 +184,16 @@ async def test_after_the_pause_one_may_come_and_the_next_pause_is_longer(
         pause_s *= 2
 
 
-async def test_an_accepted_one_ends_the_pauses(site: Site, inspections: Inspections, bad: Path, good: Path) -> None:
+async def test_an_accepted_adapter_ends_the_pauses(site: Site, inspections: Inspections, bad: Path, good: Path) -> None:
     acme = await site.project("acme")
-    await refuse(site, acme, bad)
+    await upload_refused_adapters(site, acme, bad)
     await site.later(FIRST_PAUSE_S)
     assert (await upload(site.operator, acme, "fine", good)).status_code == 200
-    await refuse(site, acme, bad)
+    await upload_refused_adapters(site, acme, bad)
     assert error_of(await upload(site.operator, acme, "fine", good)) == PAUSED
 
 
-async def test_what_an_engine_refuses_and_what_is_canceled_meanwhile_counts(
+async def test_adapters_that_an_engine_refuses_or_that_are_canceled_during_inspection_count_as_refused(
     site: Site, inspections: Inspections, bad: Path, tmp_path: Path
 ) -> None:
     acme = await site.project("acme")
@@ -213,10 +213,10 @@ async def test_what_an_engine_refuses_and_what_is_canceled_meanwhile_counts(
     assert error_of(await upload(site.operator, acme, BAD, bad)) == PAUSED
 
 
-async def test_every_way_in_is_paused_before_anything_is_read(site: Site, bad: Path) -> None:
+async def test_every_way_of_uploading_is_paused_before_its_body_is_read(site: Site, bad: Path) -> None:
     acme = await site.project("acme")
     begun = (await site.operator.post(f"{acme}/adapter_imports", json={"name": "a", "size_bytes": 9})).json()
-    await refuse(site, acme, bad)
+    await upload_refused_adapters(site, acme, bad)
     imports, source = f"{acme}/adapter_imports", {"name": "a", "source": "https://models.example.com/a.tar"}
     piece = site.operator.patch(f"{imports}/{begun['id']}", content=b"x", headers={"upload-offset": "0"})
     for asked in (
@@ -243,14 +243,14 @@ async def test_every_way_in_is_paused_before_anything_is_read(site: Site, bad: P
 async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     site: Site, inspections: Inspections, bad: Path, good: Path
 ) -> None:
-    """One of the uploads is completed before the pause begins, and stands in line when it does."""
+    """The first completion is requested before the pause begins, and waits for its inspection when the pause begins."""
     archive = archive_of(good)
     acme = await site.project("acme")
     wanted = {"name": "a", "size_bytes": len(archive)}
     begun = (await site.operator.post(f"{acme}/adapter_imports", json=wanted)).json()
     path = f"{acme}/adapter_imports/{begun['id']}"
     await site.operator.patch(path, content=archive, headers={"upload-offset": "0"})
-    await refuse(site, acme, bad, NUM_FREE - 1)
+    await upload_refused_adapters(site, acme, bad, NUM_FREE - 1)
     inspections.may_end.clear()
     last = asyncio.create_task(upload(site.operator, acme, BAD, bad))
     async with asyncio.timeout(PATIENCE_S):
@@ -266,7 +266,7 @@ async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     assert inspections.num == {1: NUM_FREE}
 
 
-async def test_what_is_to_be_fetched_waits_for_the_end_of_the_pause(site: Site, bad: Path) -> None:
+async def test_an_adapter_to_be_downloaded_waits_for_the_end_of_the_pause(site: Site, bad: Path) -> None:
     acme = await site.project("acme")
     source = {"name": "a", "source": "https://models.example.com/a.tar"}
     assert (await site.operator.post(f"{acme}/adapters", json=source)).status_code == 202

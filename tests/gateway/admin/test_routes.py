@@ -58,7 +58,9 @@ async def test_the_oldest_versions_go_and_never_the_one_that_answers(
         assert len(kept) == routes.MAX_VERSIONS and kept[0].version == routes.MAX_VERSIONS + 6
 
 
-async def test_a_name_is_one_things_alone(operator: httpx.AsyncClient, acme: str, route: str) -> None:
+async def test_a_route_is_refused_a_name_that_is_taken_or_not_allowed(
+    operator: httpx.AsyncClient, acme: str, route: str
+) -> None:
     taken = await operator.post(f"{acme}/routes", json={"name": "router", "document": ONE})
     assert (taken.status_code, taken.json()["error"]["param"]) == (409, "name")
     for name in ("tiny", "a:b", "UP"):
@@ -85,7 +87,7 @@ async def test_a_target_that_the_project_may_not_use_is_refused_by_its_path(
             assert reply.json()["error"]["param"] == "document.root.fallback.nodes[1]"
 
 
-async def test_a_check_that_cannot_be_made_is_refused_by_its_path(
+async def test_an_accept_condition_that_cannot_be_compiled_is_refused_by_its_path(
     operator: httpx.AsyncClient, acme: str, route: str
 ) -> None:
     for accept, place in (({"regex": "(?=a)"}, ".regex"), ({"schema": {"$ref": "#"}}, ".schema.$ref"), ({}, "")):
@@ -94,7 +96,7 @@ async def test_a_check_that_cannot_be_made_is_refused_by_its_path(
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, f"document.root.cascade.accept{place}")
 
 
-async def test_copies_are_paid_by_projects_whose_routes_the_writer_may_write_alone(
+async def test_shadow_copies_are_billed_only_to_projects_whose_routes_the_caller_may_write(
     operator: httpx.AsyncClient, acme: str, route: str
 ) -> None:
     def document(payer: str) -> dict[str, Any]:

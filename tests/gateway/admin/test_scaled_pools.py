@@ -39,7 +39,7 @@ async def decide_scaling(database: Database, agent: Agent, load: Load | None = N
         return await scale_pools(conn, agent.host_id, agent.generation)
 
 
-async def make(operator: httpx.AsyncClient, agent: Agent, **changes: Any) -> str:
+async def make_pool(operator: httpx.AsyncClient, agent: Agent, **changes: Any) -> str:
     reply = await operator.post("/pools", json=POOL | changes)
     assert reply.status_code == 200, reply.text
     pool_id: str = reply.json()["id"]
@@ -55,7 +55,7 @@ async def read_pool(operator: httpx.AsyncClient, pool_id: str) -> dict[str, Any]
 async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_reason_is_kept(
     operator: httpx.AsyncClient, database: Database, agent: Agent
 ) -> None:
-    pool_id = await make(operator, agent, scaling={"min_replicas": 1, "max_replicas": 4})
+    pool_id = await make_pool(operator, agent, scaling={"min_replicas": 1, "max_replicas": 4})
     await agent.start(pool_id)
     [change] = await decide_scaling(database, agent, BUSY, pool_id)
     assert (change.before, change.after) == (1, 4)
@@ -84,7 +84,7 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
 async def test_a_pool_without_replicas_gets_one_when_a_gateway_holds_a_request(
     operator: httpx.AsyncClient, database: Database, agent: Agent
 ) -> None:
-    pool_id = await make(operator, agent)
+    pool_id = await make_pool(operator, agent)
     await agent.serve(pool_id)
     found = await read_pool(operator, pool_id)
     assert (found["num_replicas"], found["state"]) == (0, "stopped")
@@ -100,7 +100,7 @@ async def test_a_pool_without_replicas_gets_one_when_a_gateway_holds_a_request(
 async def test_an_operator_changes_and_removes_the_bounds_and_a_drained_pool_stays_drained(
     operator: httpx.AsyncClient, database: Database, agent: Agent
 ) -> None:
-    pool_id = await make(operator, agent)
+    pool_id = await make_pool(operator, agent)
     bounds = {"min_replicas": 2, "max_replicas": 3, "down_after_seconds": 60}
     changed = (await operator.post(f"/pools/{pool_id}", json={"scaling": bounds})).json()
     assert changed["num_replicas"] == 2 and changed["scaling"]["down_after_seconds"] == 60
@@ -137,7 +137,7 @@ async def test_bounds_that_make_no_sense_are_refused_by_name(
 async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
     operator: httpx.AsyncClient, agent: Agent
 ) -> None:
-    pool_id = await make(operator, agent)
+    pool_id = await make_pool(operator, agent)
     reply = await operator.post(f"/pools/{pool_id}", json={"num_replicas": 9})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "num_replicas")
     assert "between 0 and 4" in reply.json()["error"]["message"]
@@ -163,7 +163,7 @@ async def decision_waiting(database: Database, agent: Agent, conn: Any) -> Async
 async def test_what_an_operator_changes_while_the_agent_decides_counts(
     operator: httpx.AsyncClient, database: Database, agent: Agent
 ) -> None:
-    pool_id = await make(operator, agent)
+    pool_id = await make_pool(operator, agent)
     await agent.serve(pool_id)
     async with database.acquire() as conn:
         await report_loads(conn, "gateway_1", {pool_id: Load(num_held=3, idle_s=0.0)})
@@ -179,7 +179,7 @@ async def test_what_an_operator_changes_while_the_agent_decides_counts(
 async def test_the_agent_waits_for_no_row_once_others_wait_for_its_changes(
     operator: httpx.AsyncClient, database: Database, agent: Agent
 ) -> None:
-    waking, learning = sorted([await make(operator, agent), await make(operator, agent, name="other")])
+    waking, learning = sorted([await make_pool(operator, agent), await make_pool(operator, agent, name="other")])
     await agent.serve(waking)
     await agent.start(learning)
     await operator.post(f"/pools/{learning}", json={"num_replicas": 1})

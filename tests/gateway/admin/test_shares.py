@@ -13,26 +13,26 @@ from tests.gateway.bases import put_adapter
 DIGEST = "a" * 64
 
 
-async def project(client: httpx.AsyncClient, name: str) -> str:
+async def create_project(client: httpx.AsyncClient, name: str) -> str:
     return str((await client.post("/projects", json={"name": name})).json()["id"])
 
 
-async def put(database: Database, project_id: str, name: str = "pirate") -> None:
+async def store_adapter(database: Database, project_id: str, name: str = "pirate") -> None:
     async with database.acquire() as conn:
         await put_adapter(conn, project_id, name, digest=DIGEST, rank=8, size_bytes=1)
 
 
 @pytest.fixture
 async def shares(database: Database, acme: str) -> str:
-    """Return the path of the shares of acme's pirate."""
-    await put(database, acme.removeprefix("/projects/"))
+    """Store the adapter `pirate` of project acme; return the URL path of its shares."""
+    await store_adapter(database, acme.removeprefix("/projects/"))
     return f"{acme}/adapters/pirate/shares"
 
 
 @pytest.fixture
 async def globex(operator: httpx.AsyncClient) -> str:
     """Return the id of another project."""
-    return await project(operator, "globex")
+    return await create_project(operator, "globex")
 
 
 async def test_an_adapter_is_shared_listed_and_unshared(operator: httpx.AsyncClient, shares: str, globex: str) -> None:
@@ -58,13 +58,13 @@ async def test_an_adapter_is_shared_listed_and_unshared(operator: httpx.AsyncCli
     ]
 
 
-async def test_only_with_another_active_project_of_the_organization(
+async def test_an_adapter_is_shared_only_with_another_active_project_of_the_organization(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, shares: str
 ) -> None:
-    archived = await project(operator, "archived")
+    archived = await create_project(operator, "archived")
     await operator.post(f"/projects/{archived}/archive", json={})
     async with server.client(await server.admin_key("admin_write", organization="other")) as other:
-        foreign = await project(other, "foreign")
+        foreign = await create_project(other, "foreign")
     told = set()
     for project_id in (archived, foreign, "proj_nobody"):
         reply = await operator.post(shares, json={"project_id": project_id})
@@ -77,11 +77,11 @@ async def test_only_with_another_active_project_of_the_organization(
     assert reply.status_code == 404
 
 
-async def test_a_project_gets_one_adapter_of_a_name(
+async def test_two_adapters_of_one_name_are_not_shared_with_one_project(
     operator: httpx.AsyncClient, database: Database, acme: str, shares: str, globex: str
 ) -> None:
-    initech = await project(operator, "initech")
-    await put(database, initech)
+    initech = await create_project(operator, "initech")
+    await store_adapter(database, initech)
     theirs = f"/projects/{initech}/adapters/pirate/shares"
     await operator.post(shares, json={"project_id": globex})
     reply = await operator.post(theirs, json={"project_id": globex})

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.db.pools import revisions
-from tests.gateway.admin.test_pools import error, events
+from tests.gateway.admin.test_pools import error_of, pool_events
 from tests.gateway.bases import put_adapter
 from tests.gateway.pools.acting_agent import DIGEST, Agent
 
@@ -30,7 +30,7 @@ async def test_a_pool_of_a_program_that_no_host_has_is_refused_with_what_to_inst
     assert made.status_code == 200, "no host is known yet"
     await Agent(database).claim()
     refused = await operator.post("/pools", json=POOL | {"name": "other"})
-    assert error(refused) == (400, "engine")
+    assert error_of(refused) == (400, "engine")
     message = refused.json()["error"]["message"]
     assert "no host (gpu-1) has llama.cpp's llama-server" in message
     assert "LORIKEET_LLAMA_SERVER" in message
@@ -52,10 +52,10 @@ async def test_a_pool_of_a_program_that_no_host_has_is_refused_with_what_to_inst
 async def test_what_no_agent_can_start_is_refused(
     operator: httpx.AsyncClient, agent: Agent, change: dict[str, Any], param: str
 ) -> None:
-    assert error(await operator.post("/pools", json=POOL | change)) == (400, param)
+    assert error_of(await operator.post("/pools", json=POOL | change)) == (400, param)
 
 
-async def test_its_replicas_are_scaled_and_changed_as_those_of_our_own_engines(
+async def test_replicas_of_started_servers_are_scaled_and_changed_like_our_own_engines(
     operator: httpx.AsyncClient, agent: Agent
 ) -> None:
     made = (await operator.post("/pools", json=POOL | {"num_replicas": 2})).json()
@@ -63,9 +63,9 @@ async def test_its_replicas_are_scaled_and_changed_as_those_of_our_own_engines(
     assert made["settings"] == {"preloaded_adapters": "true"}
     path = f"/pools/{made['id']}"
     assert (await operator.post(path, json={"num_replicas": 1})).json()["num_wanted"] == 1
-    assert error(await operator.post(path, json={"urls": ["http://llama.example.com"]})) == (400, "urls")
-    assert error(await operator.post(path, json={"model": "Qwen/Qwen3-0.6B"})) == (400, "model")
-    assert error(await operator.post(f"{path}/key", json={"key": "sk-x"})) == (409, "pool_id")
+    assert error_of(await operator.post(path, json={"urls": ["http://llama.example.com"]})) == (400, "urls")
+    assert error_of(await operator.post(path, json={"model": "Qwen/Qwen3-0.6B"})) == (400, "model")
+    assert error_of(await operator.post(f"{path}/key", json={"key": "sk-x"})) == (409, "pool_id")
     changed = (await operator.post(path, json={"settings": {"num_slots": 2}})).json()
     assert (changed["wanted_revision"], changed["is_managed"]) == (2, True)
     assert changed["settings"] == {"preloaded_adapters": "true", "num_slots": "2"}
@@ -73,7 +73,7 @@ async def test_its_replicas_are_scaled_and_changed_as_those_of_our_own_engines(
     assert host["programs"] == ["llamacpp"]
 
 
-async def test_a_change_of_its_adapters_is_told_before_and_is_a_new_revision(
+async def test_a_pool_shows_which_adapters_wait_and_loading_them_is_a_new_revision(
     operator: httpx.AsyncClient, agent: Agent, acme: str, database: Database
 ) -> None:
     made = (await operator.post("/pools", json=POOL)).json()
@@ -91,8 +91,8 @@ async def test_a_change_of_its_adapters_is_told_before_and_is_a_new_revision(
     assert (await operator.get(path)).json()["wanted_revision"] == 1, "nothing is changed by asking"
     changed = (await operator.post(f"{path}/adapters")).json()
     assert (changed["revision"], changed["wanted_revision"]) == (1, 2)
-    assert error(await operator.post(f"{path}/adapters")) == (409, None), "it is being prepared"
-    assert await events(operator) == ["pool.created", "pool.adapters_loaded"]
+    assert error_of(await operator.post(f"{path}/adapters")) == (409, None), "it is being prepared"
+    assert await pool_events(operator) == ["pool.created", "pool.adapters_loaded"]
     async with database.acquire() as conn:
         (second, first) = await revisions.list_revisions(conn, made["id"])
         assert (second.starts_servers, second.driver, second.settings) == (True, "llamacpp", first.settings)
@@ -116,4 +116,4 @@ async def test_servers_that_take_adapters_later_need_no_start_for_them(
     body = {"name": "own", "model": "demo"}
     made = (await operator.post("/pools", json=body)).json()
     assert made["is_managed"]
-    assert error(await operator.get(f"/pools/{made['id']}/adapters")) == (409, "pool_id")
+    assert error_of(await operator.get(f"/pools/{made['id']}/adapters")) == (409, "pool_id")

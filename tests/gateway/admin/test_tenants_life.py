@@ -18,7 +18,7 @@ from tests.gateway.db.test_tenant_isolation import usage_event
 from tests.patience import PATIENCE_S
 
 
-async def refusal(server: AdminServer, key: str, address: str = "127.0.0.1") -> type[GatewayError] | None:
+async def refusal_of_key(server: AdminServer, key: str, address: str = "127.0.0.1") -> type[GatewayError] | None:
     try:
         await server.services.authenticator.authenticate(f"Bearer {key}", address)
     except GatewayError as error:
@@ -26,11 +26,11 @@ async def refusal(server: AdminServer, key: str, address: str = "127.0.0.1") -> 
     return None
 
 
-async def becomes(server: AdminServer, key: str, wanted: type[GatewayError] | None) -> None:
+async def wait_for_refusal(server: AdminServer, key: str, wanted: type[GatewayError] | None) -> None:
     """Wait until a key is refused with this error, or accepted where `wanted` is None."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if await refusal(server, key) is wanted:
+            if await refusal_of_key(server, key) is wanted:
                 return
             await asyncio.sleep(0.005)
 
@@ -46,7 +46,7 @@ async def test_a_rotated_key_keeps_its_id_and_has_two_secrets_until_the_grace_en
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
     key = await make_key(operator, acme, name="app")
-    assert await refusal(server, key["value"]) is None
+    assert await refusal_of_key(server, key["value"]) is None
     path = f"{acme}/api_keys/{key['id']}"
     rotated = (await operator.post(f"{path}/rotate", json={"grace_seconds": 60})).json()
     assert (rotated["id"], rotated["name"]) == (key["id"], "app")
@@ -55,12 +55,12 @@ async def test_a_rotated_key_keeps_its_id_and_has_two_secrets_until_the_grace_en
         principal = await server.services.authenticator.authenticate(f"Bearer {secret}")
         assert principal.api_key_id == key["id"]
     third = (await operator.post(f"{path}/rotate", json={"grace_seconds": 60})).json()
-    await becomes(server, key["value"], InvalidApiKey)
-    assert [await refusal(server, secret["value"]) for secret in (rotated, third)] == [None, None]
+    await wait_for_refusal(server, key["value"], InvalidApiKey)
+    assert [await refusal_of_key(server, secret["value"]) for secret in (rotated, third)] == [None, None]
     fourth = (await operator.post(f"{path}/rotate", json={"grace_seconds": 0})).json()
-    await becomes(server, third["value"], InvalidApiKey)
+    await wait_for_refusal(server, third["value"], InvalidApiKey)
     await operator.delete(path)
-    await becomes(server, fourth["value"], InvalidApiKey)
+    await wait_for_refusal(server, fourth["value"], InvalidApiKey)
 
 
 async def test_an_old_secret_ends_by_itself_even_where_it_is_cached(
@@ -68,30 +68,30 @@ async def test_an_old_secret_ends_by_itself_even_where_it_is_cached(
 ) -> None:
     key = await make_key(operator, acme)
     await operator.post(f"{acme}/api_keys/{key['id']}/rotate", json={"grace_seconds": 1})
-    await becomes(server, key["value"], InvalidApiKey)
+    await wait_for_refusal(server, key["value"], InvalidApiKey)
 
 
 async def test_suspension_says_what_is_suspended_and_ends(
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
     key = await make_key(operator, acme)
-    assert await refusal(server, key["value"]) is None
+    assert await refusal_of_key(server, key["value"]) is None
     for path, what in ((f"{acme}/api_keys/{key['id']}", "API key"), (acme, "project"), ("", "organization")):
         assert (await operator.post(f"{path}/suspend")).status_code == 200
-        await becomes(server, key["value"], Suspended)
+        await wait_for_refusal(server, key["value"], Suspended)
         with pytest.raises(Suspended, match=f"This {what} is suspended"):
             await server.services.authenticator.authenticate(f"Bearer {key['value']}")
         assert (await operator.post(f"{path}/resume")).status_code == 200
-        await becomes(server, key["value"], None)
+        await wait_for_refusal(server, key["value"], None)
 
 
 async def test_a_key_works_from_its_networks_alone(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
     key = await make_key(operator, acme, ip_allowlist=["192.0.2.0/24", "2001:db8::/32"])
     good, bad = ["192.0.2.200", "::ffff:192.0.2.1", "2001:db8::1"], ["192.0.3.1", "127.0.0.1", "", "2001:db9::1"]
-    assert [await refusal(server, key["value"], address) for address in good] == [None] * 3
-    assert [await refusal(server, key["value"], address) for address in bad] == [PermissionDenied] * 4
+    assert [await refusal_of_key(server, key["value"], address) for address in good] == [None] * 3
+    assert [await refusal_of_key(server, key["value"], address) for address in bad] == [PermissionDenied] * 4
     await operator.post(f"{acme}/api_keys/{key['id']}", json={"ip_allowlist": None})
-    await becomes(server, key["value"], None)
+    await wait_for_refusal(server, key["value"], None)
 
 
 WRONG_LISTS: list[tuple[dict[str, Any], str]] = [
@@ -104,14 +104,14 @@ WRONG_LISTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_wrong_lists_are_refused_at_their_place(operator: httpx.AsyncClient, acme: str) -> None:
+async def test_wrong_list_entries_are_refused_by_their_position(operator: httpx.AsyncClient, acme: str) -> None:
     for body, param in WRONG_LISTS:
         reply = await operator.post(f"{acme}/api_keys", json=body)
         assert reply.status_code == 400, body
         assert reply.json()["error"]["param"].startswith(param.removesuffix("[...]")), reply.text
 
 
-async def test_what_is_left_out_stays_as_it_is(operator: httpx.AsyncClient, acme: str) -> None:
+async def test_fields_that_a_change_leaves_out_keep_their_values(operator: httpx.AsyncClient, acme: str) -> None:
     key = await make_key(operator, acme, name="app", models=["tiny"], ip_allowlist=["10.0.0.0/8"])
     changed = (await operator.post(f"{acme}/api_keys/{key['id']}", json={"name": "new"})).json()
     assert (changed["name"], changed["models"], changed["ip_allowlist"]) == ("new", ["tiny"], ["10.0.0.0/8"])
@@ -128,10 +128,10 @@ async def test_a_service_accounts_keys_end_with_it(server: AdminServer, operator
         "object": "organization.project.service_account",
     }
     secrets = [account["api_key"]["value"], second["value"]]
-    assert [await refusal(server, secret) for secret in secrets] == [None, None]
+    assert [await refusal_of_key(server, secret) for secret in secrets] == [None, None]
     assert (await operator.delete(f"{acme}/service_accounts/{account['id']}")).status_code == 200
     for secret in secrets:
-        await becomes(server, secret, InvalidApiKey)
+        await wait_for_refusal(server, secret, InvalidApiKey)
     assert (await operator.get(f"{acme}/service_accounts")).json()["data"] == []
 
 
@@ -144,7 +144,7 @@ async def test_a_persons_keys_end_with_their_membership_and_their_account(
         key = await make_key(ann, acme)
     assert key["owner"]["user"]["email"] == "ann@example.com"
     await operator.delete(f"{acme}/users/{user['id']}")
-    await becomes(server, key["value"], InvalidApiKey)
+    await wait_for_refusal(server, key["value"], InvalidApiKey)
 
 
 async def test_a_persons_keys_are_listed_for_those_who_may_read_them(
@@ -259,13 +259,13 @@ async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
         assert (await operator.post(path, json=limit)).status_code == 200
     async with server.services.database.acquire() as conn:
         await write_usage_events(conn, [usage_event("req_1", project_id)])
-    assert await refusal(server, key["value"]) is None
+    assert await refusal_of_key(server, key["value"]) is None
 
     purger = Purger(server.services.database)
     archived = (await operator.post(f"{acme}/archive", json={"retention_days": 1})).json()
     assert (archived["status"], archived["name"]) == ("archived", "acme")
     assert archived["purge_after"] - archived["archived_at"] == 86_400
-    await becomes(server, key["value"], InvalidApiKey)
+    await wait_for_refusal(server, key["value"], InvalidApiKey)
     for method, path in [("POST", f"{acme}/api_keys"), ("POST", acme), ("POST", f"{acme}/suspend")]:
         reply = await operator.request(method, path, json={"name": "x"} if path == acme else None)
         assert (reply.status_code, reply.json()["error"]["code"]) == (409, "project_archived"), path

@@ -1,8 +1,8 @@
 """An agent whose engines are fake ones, as the `main` of a process of its own.
 
-Settings come from the environment, as those of `lorikeet agent`. A model folder with a file `broken` has engines that
-end at once with its text; one with a file `crash` has engines that end without saying that it is useless to try again;
-one with a file `mute` has engines that run and never answer.
+The agent's settings come from the environment, as those of `lorikeet agent`. A file in a model's folder makes the
+model's engines fail: with `broken` they end at once, print the file's text, and say by their exit code that another try
+is useless; with `crash` they end at once with another code; with `mute` they run and never answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCED_VARIABLE = "PRODUCED"
 def fake_engine(config: EngineConfig) -> list[str]:
     """Return the command of a fake engine, or of a program that fails as the model's folder says.
 
-    The configuration that a real one would get is left in the model's folder, as `<socket>.json`.
+    The configuration that a real engine would get is written to the model's folder, as `<socket>.json`.
     """
     name = config.endpoint.rpartition("/")[2]
     (Path(config.model_dir) / f"{name}.json").write_bytes(msgspec.json.encode(config))

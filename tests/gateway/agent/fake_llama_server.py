@@ -1,8 +1,8 @@
 """A program with the flags of llama.cpp's `llama-server`, which serves without a model: `fake_llama_server.py FLAGS`.
 
 A file `fault` beside its model says what is wrong with it: `crash` ends it with a line, `mute` listens to nothing,
-`short` gives fewer tokens than were asked for, `busy` says that a request runs. It writes its
-command to `command` there.
+`short` gives fewer tokens than were asked for, `busy` says that a request runs. The program writes the command with
+which it was started to a file `command` beside the model.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Site:
     ) -> None:
         """Set up a pool of servers that the host starts.
 
-        folder: the folder of the servers' model, and of the files by which fakes are steered and report.
-        model: the model in the operator's words.
+        folder: the folder of the servers' model, and of the files by which tests steer fake servers and read what they
+        report. model: the model as an operator names it for the pool.
         """
         self.host = host
         self.folder = folder
@@ -127,7 +127,9 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def connected(site: Site, replica: ReplicaRow, base: Path) -> AsyncIterator[tuple[ManagedBackend, ListSink]]:
+async def connected_backend(
+    site: Site, replica: ReplicaRow, base: Path
+) -> AsyncIterator[tuple[ManagedBackend, ListSink]]:
     """Give the backend of a replica, made as in a gateway."""
 
     async def no_key(pool_id: str) -> str:
@@ -153,7 +155,7 @@ async def connected(site: Site, replica: ReplicaRow, base: Path) -> AsyncIterato
         await backend.stop()
 
 
-def asking(prompt: list[int], adapter: str = "", max_tokens: int = 4, request_id: str = "req_1") -> Generation:
+def token_request(prompt: list[int], adapter: str = "", max_tokens: int = 4, request_id: str = "req_1") -> Generation:
     """Return a request for a completion of token ids. adapter: the key of the adapter's content, "" for the base."""
     sampling = SamplingParams(max_tokens, temperature=0.0)
     return Generation(GenerateRequest(request_id, prompt, sampling, "tenant", adapter=adapter, meter=b"tag"))

@@ -44,9 +44,9 @@ from tests.patience import PATIENCE_S
 
 
 class Host:
-    """One host. Every agent of it is `ChildProcess`; all that it started is ended with `close`.
+    """One host, whose agents run as processes of their own; `close` ends all agents and engines of the host.
 
-    network: the name of a network namespace in which its agents and engines run.
+    network: the name of the network namespace in which the agents and engines run; "": that of the tests.
     """
 
     def __init__(self, folder: Path, dsn: str, database: Database, network: str = "") -> None:
@@ -133,17 +133,18 @@ class Host:
             return next((each for each in await list_served(conn) if each.row.name == name), None)
 
     async def replicas(self, *states: str, name: str = "tiny") -> list[ReplicaRow]:
-        """Return the replicas of a pool that are in one of these states; in any, where none is named."""
+        """Return the replicas of a pool that are in one of these states; all replicas, where no state is named."""
         pool = await self.served(name)
         return [each for each in (pool.replicas if pool else ()) if not states or each.state in states]
 
     async def ready(
         self, count: int = 1, revision: int | None = None, name: str = "tiny", *, patience_s: float = PATIENCE_S
     ) -> list[ReplicaRow]:
-        """Wait until a pool has exactly so many replicas, all ready, of the revision that serves; return them.
+        """Wait until a pool has exactly `count` replicas, all ready and of the revision that serves; return the
+        replicas.
 
-        count: the number of replicas. revision: None: the serving one. name: the name of the pool. patience_s: the most
-        seconds to wait.
+        count: the number of replicas. revision: the number of the revision; None: any revision. name: the name of the
+        pool. patience_s: the most seconds to wait.
         """
 
         async def ask() -> list[ReplicaRow] | None:

@@ -232,7 +232,7 @@ async def test_a_context_that_the_model_does_not_have_is_refused_by_its_name(hos
     )
 
 
-async def test_where_two_do_not_fit_one_goes_before_the_other_comes(host: Host) -> None:
+async def test_a_replica_ends_before_its_successor_starts_where_both_do_not_fit(host: Host) -> None:
     folder = host.model()
     pool = await host.pool(folder)
     host.agent()

@@ -1,4 +1,4 @@
-"""While the database is away engines run on, and nothing is stopped; when it is there again all goes on."""
+"""While the database is away, engines run on and none is stopped; when it is back, lost engines are started again."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(params=["local", "apart", pytest.param("ray", marks=needs_ray)])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Launcher]:
+def make_launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Launcher]:
     """Return a function that makes launchers of one host: each is the launcher of one agent after another."""
     if request.param != "ray":
         is_apart = request.param == "apart"
@@ -50,25 +50,25 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Launche
 
 
 @pytest.fixture
-async def launcher(make: Callable[[], Launcher], spent: list[Engine]) -> AsyncIterator[Launcher]:
-    made = await opened(make)
+async def launcher(make_launcher: Callable[[], Launcher], started_engines: list[Engine]) -> AsyncIterator[Launcher]:
+    made = await open_launcher(make_launcher)
     yield made
-    for engine in spent:
+    for engine in started_engines:
         with contextlib.suppress(ProcessLookupError):
             os.kill(engine.pid or 0, signal.SIGKILL)
-    await seen(made)
+    await wait_until_listed(made)
     made.release(set())
     await made.close()
 
 
 @pytest.fixture
-def spent() -> list[Engine]:
+def started_engines() -> list[Engine]:
     """Return an empty list for the engines that the test starts."""
     return []
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[[str, int], LaunchRequest]:
+def make_request(tmp_path: Path) -> Callable[[str, int], LaunchRequest]:
     folder = make_model_folder(tmp_path / "model")
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     digest = model_digest(folder)
@@ -77,28 +77,31 @@ def ask(tmp_path: Path) -> Callable[[str, int], LaunchRequest]:
     )
 
 
-async def opened(make: Callable[[], Launcher]) -> Launcher:
+async def open_launcher(make_launcher: Callable[[], Launcher]) -> Launcher:
     """Return an opened launcher, which knows the running engines."""
-    launcher = make()
+    launcher = make_launcher()
     launcher.watch(lambda ended: None)
     await launcher.admit([KEY])
     await until(lambda: answer_with(launcher.unseen_s < 60))
     return launcher
 
 
-async def started(launcher: Launcher, ask: LaunchRequest, begin: Begin, spent: list[Engine]) -> Engine | None:
-    """Start an engine, and wait for it however long its machine takes."""
+async def start_engine(launcher: Launcher, asked: LaunchRequest, begin: Begin, started: list[Engine]) -> Engine | None:
+    """Start an engine, trying again until its machine is there; return the engine, or None where `begin` refuses.
+
+    started: the list to which the engine is added.
+    """
     while True:
         try:
-            engine = await launcher.start(ask, begin)
+            engine = await launcher.start(asked, begin)
         except NotYet:
             continue
         if engine is not None:
-            spent.append(engine)
+            started.append(engine)
         return engine
 
 
-def running_script(script: str, generation: int = 1, spots: list[LaunchPlace] | None = None) -> Begin:
+def begin_with_script(script: str, generation: int = 1, spots: list[LaunchPlace] | None = None) -> Begin:
     async def begin(spot: LaunchPlace) -> Spec | None:
         if spots is not None:
             spots.append(spot)
@@ -120,51 +123,65 @@ async def answer_with(value: bool) -> bool:
     return value
 
 
-async def seen(launcher: Launcher, *engines: Engine) -> None:
+async def wait_until_listed(launcher: Launcher, *engines: Engine) -> None:
     """Wait until the launcher lists exactly these engines."""
     await until(lambda: answer_with(sorted(launcher.running().values(), key=str) == sorted(engines, key=str)))
 
 
 async def test_an_engine_runs_where_its_launcher_said_and_in_a_session_of_its_own(
-    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
     spots: list[LaunchPlace] = []
-    engine = await started(launcher, ask("replica_x", 1), running_script(OBEYS, 1, spots), spent)
+    engine = await start_engine(
+        launcher, make_request("replica_x", 1), begin_with_script(OBEYS, 1, spots), started_engines
+    )
     assert engine is not None and engine.pid is not None and is_alive(engine.pid)
     assert (engine.address, engine.generation) == (spots[0].address, 1)
     assert engine.address.startswith("tcp://") and spots[0].public_key is not None
     assert (Path(spots[0].link_dir) / "allowed").read_text() == f"{KEY}\n"
     assert os.getsid(engine.pid) != os.getsid(0)
-    await seen(launcher, engine)
+    await wait_until_listed(launcher, engine)
 
 
 async def test_no_second_engine_of_a_replica_is_started(
-    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    launcher: Launcher,
+    make_launcher: Callable[[], Launcher],
+    make_request: Callable[[str, int], LaunchRequest],
+    started_engines: list[Engine],
 ) -> None:
-    other = await opened(make)
-    engine = await started(launcher, ask("replica_x", 1), running_script(OBEYS), spent)
-    assert await started(launcher, ask("replica_x", 2), running_script(OBEYS, 2), spent) is None
-    assert await started(other, ask("replica_x", 2), running_script(OBEYS, 2), spent) is None
+    other = await open_launcher(make_launcher)
+    engine = await start_engine(launcher, make_request("replica_x", 1), begin_with_script(OBEYS), started_engines)
+    assert (
+        await start_engine(launcher, make_request("replica_x", 2), begin_with_script(OBEYS, 2), started_engines) is None
+    )
+    assert await start_engine(other, make_request("replica_x", 2), begin_with_script(OBEYS, 2), started_engines) is None
     assert engine is not None
-    await seen(other, engine)
+    await wait_until_listed(other, engine)
     await other.close()
 
 
-async def test_of_two_launchers_that_start_the_same_replica_one_does(
-    launcher: Launcher, make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+async def test_two_launchers_start_a_replica_at_most_once(
+    launcher: Launcher,
+    make_launcher: Callable[[], Launcher],
+    make_request: Callable[[str, int], LaunchRequest],
+    started_engines: list[Engine],
 ) -> None:
-    other = await opened(make)
+    other = await open_launcher(make_launcher)
     for number in range(3):
-        asked, script = ask(f"replica_{number}", 1), running_script(OBEYS)
-        attempts = [started(each, asked, script, spent) for each in (launcher, other)]
+        asked, script = make_request(f"replica_{number}", 1), begin_with_script(OBEYS)
+        attempts = [start_engine(each, asked, script, started_engines) for each in (launcher, other)]
         engines = await asyncio.gather(*attempts, return_exceptions=True)
         assert sum(isinstance(each, Engine) for each in engines) <= 1, engines
-    assert len({engine.pid for engine in spent}) == len({engine.replica_id for engine in spent}) == len(spent)
+    assert (
+        len({engine.pid for engine in started_engines})
+        == len({engine.replica_id for engine in started_engines})
+        == len(started_engines)
+    )
     await other.close()
 
 
-async def test_what_begin_refuses_or_raises_starts_nothing_and_stands_in_no_way(
-    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+async def test_a_begin_that_refuses_or_raises_starts_no_engine_and_the_next_start_succeeds(
+    launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
     async def refuse(spot: LaunchPlace) -> Spec | None:
         return None
@@ -172,22 +189,29 @@ async def test_what_begin_refuses_or_raises_starts_nothing_and_stands_in_no_way(
     async def fail(spot: LaunchPlace) -> Spec | None:
         raise ConnectionError("the database is away")
 
-    assert await started(launcher, ask("replica_x", 1), refuse, spent) is None
+    assert await start_engine(launcher, make_request("replica_x", 1), refuse, started_engines) is None
     with pytest.raises(ConnectionError):
-        await started(launcher, ask("replica_x", 1), fail, spent)
+        await start_engine(launcher, make_request("replica_x", 1), fail, started_engines)
     assert launcher.running() == {}
-    assert await started(launcher, ask("replica_x", 1), running_script(OBEYS), spent) is not None
+    assert (
+        await start_engine(launcher, make_request("replica_x", 1), begin_with_script(OBEYS), started_engines)
+        is not None
+    )
 
 
 @pytest.mark.parametrize(("script", "code"), [(OBEYS, 7), (DEFIES, -signal.SIGKILL)], ids=["obeys", "defies"])
 async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
-    script: str, code: int, launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    script: str,
+    code: int,
+    launcher: Launcher,
+    make_request: Callable[[str, int], LaunchRequest],
+    started_engines: list[Engine],
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
-    engine = await started(launcher, ask("replica_x", 1), running_script(script), spent)
+    engine = await start_engine(launcher, make_request("replica_x", 1), begin_with_script(script), started_engines)
     assert engine is not None
-    await seen(launcher, engine)
+    await wait_until_listed(launcher, engine)
     await asyncio.sleep(0.5)  # it arranges what a signal does
     await launcher.stop(engine, 30.0 if script == OBEYS else 0.2)
     assert not is_alive(engine.pid) and launcher.running() == {}
@@ -196,7 +220,7 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
 
 
 async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
-    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
@@ -204,36 +228,44 @@ async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
     async def begin(spot: LaunchPlace) -> Spec | None:
         return Spec(1, spot.address, ["/bin/sh", "-c", "echo gone; exit 3"], {"PATH": "/usr/bin:/bin"}, spot.public_key)
 
-    assert await started(launcher, ask("replica_x", 1), begin, spent) is not None
+    assert await start_engine(launcher, make_request("replica_x", 1), begin, started_engines) is not None
     ended = await asyncio.wait_for(told.get(), PATIENCE_S)
     assert msgspec.structs.astuple(ended) == ("replica_x", 1, 3, "gone")
-    await seen(launcher)
+    await wait_until_listed(launcher)
 
 
 async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_another_generation(
-    launcher: Launcher, ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
     told = asyncio.Queue[Ended]()
     launcher.watch(told.put_nowait)
-    assert await started(launcher, ask("replica_x", 1), running_script(FAILS), spent) is not None
+    assert (
+        await start_engine(launcher, make_request("replica_x", 1), begin_with_script(FAILS), started_engines)
+        is not None
+    )
     ended = await asyncio.wait_for(told.get(), PATIENCE_S)
     assert msgspec.structs.astuple(ended) == ("replica_x", 1, 78, "no such device")
-    await seen(launcher)
-    engine = await started(launcher, ask("replica_x", 2), running_script(OBEYS, 2), spent)
+    await wait_until_listed(launcher)
+    engine = await start_engine(launcher, make_request("replica_x", 2), begin_with_script(OBEYS, 2), started_engines)
     assert engine is not None and engine.generation == 2
-    await seen(launcher, engine)
+    await wait_until_listed(launcher, engine)
 
 
 async def test_engines_outlive_their_launcher_and_the_next_one_sees_and_ends_them(
-    make: Callable[[], Launcher], ask: Callable[[str, int], LaunchRequest], spent: list[Engine]
+    make_launcher: Callable[[], Launcher],
+    make_request: Callable[[str, int], LaunchRequest],
+    started_engines: list[Engine],
 ) -> None:
-    first = await opened(make)
-    engines = [await started(first, ask(f"replica_{n}", 1), running_script(OBEYS), spent) for n in range(2)]
+    first = await open_launcher(make_launcher)
+    engines = [
+        await start_engine(first, make_request(f"replica_{n}", 1), begin_with_script(OBEYS), started_engines)
+        for n in range(2)
+    ]
     assert len({each.address for each in engines if each is not None}) == 2
     await first.close()
     assert all(each is not None and is_alive(each.pid) for each in engines)
-    second = await opened(make)
-    await seen(second, *(each for each in engines if each is not None))
+    second = await open_launcher(make_launcher)
+    await wait_until_listed(second, *(each for each in engines if each is not None))
     for each in engines:
         assert each is not None
         await second.stop(each, 30.0)

@@ -1,6 +1,6 @@
-"""The models of one host: their memory, and what could not be prepared there is tried again.
+"""The models of one host: the memory they take, and failed preparations, which are tried again.
 
-It is tried again also once another host has prepared it.
+A host tries again even when another host has prepared the model meanwhile.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_the_pause_grows_up_to_an_hour_however_often_a_preparation_has_failed() 
 
 @pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
 @pytest.mark.parametrize("quantized", ["gguf", "int8", "int4"])
-def test_the_estimate_is_what_the_kernels_hold(quantized: Format, tmp_path: Path) -> None:
+def test_the_estimated_memory_of_weights_is_what_the_kernels_hold(quantized: Format, tmp_path: Path) -> None:
     folder = write_gguf("llama", tmp_path, mixed)
     model, (linear, embedding, _) = load_model_config(folder), makers(quantized, torch.float32, folder)
     loaded = load_weights(
@@ -91,7 +91,7 @@ def test_the_estimate_is_what_the_kernels_hold(quantized: Format, tmp_path: Path
 
 
 @pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
-def test_the_estimate_of_a_checkpoint_in_4_bits_is_what_the_kernels_hold(tmp_path: Path) -> None:
+def test_the_estimated_memory_of_a_4_bit_checkpoint_is_what_the_kernels_hold(tmp_path: Path) -> None:
     save_packed("awq-32", tmp_path)
     model = load_model_config(tmp_path)
     loaded = load_quantized(tmp_path, model, "int4", torch.float32)
@@ -105,7 +105,7 @@ def test_the_estimate_of_a_checkpoint_in_4_bits_is_what_the_kernels_hold(tmp_pat
     assert found.weights == pytest.approx(num_bytes, rel=0.1)  # 199 tokens take 208 rows in memory
 
 
-class FirstLine(Exception):
+class FirstProgressLine(Exception):
     """An exception raised at the first line of a preparation's progress, which aborts it."""
 
 
@@ -119,8 +119,8 @@ async def test_a_folder_with_one_gguf_file_is_converted_for_vllm_alone(
     )
 
     async def report(line: str) -> None:
-        raise FirstLine(line)  # which ends the preparation
+        raise FirstProgressLine(line)  # which ends the preparation
 
     hardware = Hardware("gpu-1", 8, 64 << 30, [], [])
-    with pytest.raises(FirstLine, match=f"^{does} model.gguf: loading libraries$"):
+    with pytest.raises(FirstProgressLine, match=f"^{does} model.gguf: loading libraries$"):
         await prepare(Settings(data_dir=tmp_path / "data"), hardware, revision, report)

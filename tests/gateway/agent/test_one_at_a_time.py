@@ -59,7 +59,7 @@ async def test_an_agent_that_wakes_up_too_late_ends_and_touches_nothing(host: Ho
     assert [each.generation for each in await host.ready()] == [2]
 
 
-async def test_an_agent_that_was_frozen_takes_no_replica_for_silent(host: Host) -> None:
+async def test_an_agent_that_was_frozen_does_not_judge_its_replicas_silent(host: Host) -> None:
     pool = await host.pool(host.model())
     agent = host.agent()
     [before] = await host.ready()
@@ -85,7 +85,10 @@ async def test_a_second_agent_waits_while_the_first_one_lives(host: Host) -> Non
 
 
 async def test_two_agents_never_run_one_replica_twice(host: Host, full: bool) -> None:
-    """Agents are killed and frozen at random moments, also while they start engines; the kernel's list is watched."""
+    """Agents are killed and frozen at random moments, also while they start engines.
+
+    The list of the kernel's processes shows throughout which engines run.
+    """
     pool = await host.pool(host.model(), num_replicas=2)
     rng, num_faults = random.Random(22), FULL_FAULTS if full else NUM_FAULTS
     seen = host.watched_addresses()

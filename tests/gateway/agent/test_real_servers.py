@@ -1,6 +1,6 @@
 """Real servers of other makers that an agent starts: llama.cpp's out of its wheel, and vLLM's CPU build (by hand).
 
-Adapters say who they are: each answer is held against the adapter that was asked for.
+Each adapter's answers begin with words that no other adapter uses, so every answer shows which adapter gave it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.domain.errors import Overloaded
 from gateway.settings import Settings
 from tests.demo import QUESTIONS, REPOSITORY, chat_ids, demo_model_dir
 from tests.figures import figure
-from tests.gateway.agent.server_site import Site, asking, connected
+from tests.gateway.agent.server_site import Site, connected_backend, token_request
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.backends import collect
 from tests.gateway.backends.scripted import ListSink
@@ -50,17 +50,20 @@ def stored_adapters(host: Host) -> dict[str, str]:
     return {name: store.add(REPOSITORY / "adapters" / "demo" / name) for name in OPENINGS}
 
 
-def check(name: str, text: str) -> None:
-    """Check that a text begins as an adapter's answers do, or as none does for the base (name "")."""
+def check_answer(name: str, text: str) -> None:
+    """Assert that a text begins as the answers of an adapter do; for the base (name "") as those of no adapter do."""
     others = tuple(opening for each, openings in OPENINGS.items() if each != name for opening in openings)
     assert not text.startswith(others), (name, text)
     if name:
         assert text.startswith(OPENINGS[name]), (name, text)
 
 
-async def ask(backend: ManagedBackend, place: int, digest: str, num_tokens: int) -> str:
-    """Ask a question of an adapter, or of the base, again where the server asks to wait; return the answer."""
-    generation = asking(
+async def ask_question(backend: ManagedBackend, place: int, digest: str, num_tokens: int) -> str:
+    """Return the answer of an adapter, or of the base (digest ""), to a question.
+
+    The question is asked again as often as the server is overloaded.
+    """
+    generation = token_request(
         chat_ids(QUESTIONS[place % len(QUESTIONS)]),
         content_key("tenant", digest) if digest else "",
         num_tokens,
@@ -105,11 +108,11 @@ async def test_llama_cpp_is_started_with_the_adapters_of_tenants(host: Host, ful
         await site.unprepared_pool()
         host.agent()
         [row] = await host.ready()
-        async with connected(site, row, base) as (backend, sink):
+        async with connected_backend(site, row, base) as (backend, sink):
             names = ["", "pirate", "json"]
-            texts = [await ask(backend, place, digests.get(name, ""), 3) for place, name in enumerate(names)]
+            texts = [await ask_question(backend, place, digests.get(name, ""), 3) for place, name in enumerate(names)]
             for name, text in zip(names, texts, strict=True):
-                check(name, text)
+                check_answer(name, text)
             check_counts(sink, range(3), 3)
     finally:
         host.close()
@@ -133,15 +136,15 @@ async def test_vllm_serves_the_right_adapter_through_loads_unloads_and_kills(hos
         start_s = time.monotonic() - began_s
         answered = list[int]()
         for generation in (1, 2):  # the server is killed in between
-            async with connected(site, row, base) as (backend, sink):
+            async with connected_backend(site, row, base) as (backend, sink):
                 places = range((generation - 1) * NUM_REQUESTS // 2, generation * NUM_REQUESTS // 2)
                 for place in places:  # one adapter has a place, so that each other one is loaded anew
                     name = names[place % len(names)]
-                    check(name, await ask(backend, place, digests.get(name, ""), num_tokens))
+                    check_answer(name, await ask_question(backend, place, digests.get(name, ""), num_tokens))
                     answered.append(place)
                 check_counts(sink, places, num_tokens)
                 with pytest.raises(Unanswered) as caught:  # an adapter that nobody has is never the base
-                    await collect(backend, asking(chat_ids(QUESTIONS[0]), content_key("tenant", "0" * 64), 1))
+                    await collect(backend, token_request(chat_ids(QUESTIONS[0]), content_key("tenant", "0" * 64), 1))
                 caught.value.settle()
             if generation == 1:
                 os.kill(min(site.pids()), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Servers of another maker that an agent starts: as replicas of our own are, with a socket and a key of their own."""
+"""Servers of another maker that an agent starts like replicas of our own engine, each with its own socket and key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.db.pools.replicas import replace_replicas
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from tests.adapters.folders import write_adapter
 from tests.gateway.agent import fake_llama_server
-from tests.gateway.agent.server_site import Site, asking, connected
+from tests.gateway.agent.server_site import Site, connected_backend, token_request
 from tests.gateway.agent.site import Host
 from tests.gateway.backends.foreign.backends import collect
 from tests.installation.waiting import until
@@ -64,9 +64,9 @@ async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_h
     assert key not in " ".join(site.command)
     assert [Path(each).stem for each in site.command if each.endswith(f"{digest}.gguf")] == [digest]
     assert "0" * 64 not in " ".join(site.command), "one that the store does not have is left out"
-    async with connected(site, row, base) as (backend, _):
-        assert (await collect(backend, asking([1, 2, 3]))).text == "base"
-        assert (await collect(backend, asking([1, 2, 3], content_key("tenant", digest)))).text == digest
+    async with connected_backend(site, row, base) as (backend, _):
+        assert (await collect(backend, token_request([1, 2, 3]))).text == "base"
+        assert (await collect(backend, token_request([1, 2, 3], content_key("tenant", digest)))).text == digest
 
     # the agent dies, and another one finds the server serving
     pids = site.pids()
@@ -95,7 +95,7 @@ async def test_a_server_is_started_with_its_adapters_and_a_key_that_only_files_h
     await until(lambda: answer_with(len(site.pids()) == 1), site.host.log)
 
 
-async def test_a_request_that_runs_holds_a_server_that_drains(site: Site) -> None:
+async def test_a_draining_server_is_kept_while_it_runs_a_request(site: Site) -> None:
     site.host.variables["LORIKEET_REPLICA_DRAIN_SECONDS"] = "60"
     await site.pool(site.host.model())
     site.host.agent()

@@ -1,7 +1,8 @@
 """Make an environment with vLLM's CPU build in build/vllm-env: `python -m tests.gateway.agent.vllm_environment`.
 
-It is one of its own, for vLLM needs other versions than Lorikeet. Two repairs make the build run on a machine without a
-GPU: it brings libraries of images and sounds that are built for CUDA, and asks for a distribution called vllm.
+vLLM needs other versions of packages than Lorikeet, hence an environment of its own. Two repairs make the build run on
+a machine without a GPU: it depends on libraries for images and sound that are built for CUDA, and asks for a
+distribution called vllm.
 """
 
 from __future__ import annotations

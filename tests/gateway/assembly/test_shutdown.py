@@ -30,7 +30,7 @@ async def completion_tokens(dsn: str) -> list[int]:
         await conn.close()
 
 
-async def slots(dsn: str) -> list[str]:
+async def idempotency_states(dsn: str) -> list[str]:
     conn = await asyncpg.connect(dsn)
     try:
         return [row["state"] for row in await conn.fetch("SELECT state FROM idempotency_keys")]
@@ -38,13 +38,13 @@ async def slots(dsn: str) -> list[str]:
         await conn.close()
 
 
-def wait_running(running: Running, count: int) -> None:
+def wait_running(running: RunningGateway, count: int) -> None:
     """Return once the engine's heartbeat says that `count` requests run."""
     pattern = rf"^vllm:num_requests_running.* {count}\.0$"
     wait_until(lambda: re.search(pattern, running.metrics(), re.MULTILINE), pause_s=0.1)
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningGateway(msgspec.Struct, frozen=True):
     url: str
     key: str
     gateway: GatewayProcess
@@ -64,7 +64,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def running_gateway(dsn: str, folder: Path, *, drain_s: float, lame_duck_s: float = 0.0) -> Iterator[Running]:
+def running_gateway(dsn: str, folder: Path, *, drain_s: float, lame_duck_s: float = 0.0) -> Iterator[RunningGateway]:
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     settings = Settings(
@@ -76,7 +76,7 @@ def running_gateway(dsn: str, folder: Path, *, drain_s: float, lame_duck_s: floa
     try:
         gateway.start()
         gateway.wait_ready()
-        yield Running(gateway.url, tenant.key, gateway)
+        yield RunningGateway(gateway.url, tenant.key, gateway)
     finally:
         gateway.close()
         engine.kill()
@@ -115,7 +115,7 @@ def test_a_first_request_that_is_on_its_way_is_answered_and_idle_connections_are
         running.log_until_end()
 
 
-def statuses(running: Running) -> dict[str, int]:
+def statuses(running: RunningGateway) -> dict[str, int]:
     """Return the statuses of both ports' probes, by path; paths of the operator's port begin with "operator"."""
     paths = ("/health/startup", "/health/live", "/health/ready")
     of_tenants = {path: httpx.get(running.url + path, timeout=PATIENCE_S).status_code for path in paths}
@@ -155,10 +155,11 @@ def test_a_gateway_stops_by_itself_once_a_balancer_has_had_its_time(dsn: str, tm
         assert "lame_duck" in running.log_until_end()
 
 
-def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(dsn: str, tmp_path: Path):
-    """A stream, a whole request, and one with two that follow it have 400 tokens at 50 a second, which takes too long.
+def test_requests_that_outlast_the_drain_end_with_an_error_that_says_why_and_are_billed(dsn: str, tmp_path: Path):
+    """Three requests would need eight seconds for their 400 tokens: a stream, one with and one without idempotency key.
 
-    A body that never comes whole does not delay the end.
+    Two more requests wait for the reply of the one with the key. A body that never arrives completely does not delay
+    the end.
     """
     body = {"model": "tiny", "prompt": "abc", "max_tokens": 400}
     keyed = {"idempotency-key": "one"}
@@ -187,7 +188,7 @@ def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(ds
     assert answers[0].headers["retry-after"] == "1"
     assert all(each.headers["x-should-retry"] == "false" for each in answers[1:]), "this key only brings it again"
     assert sorted("idempotent-replayed" in each.headers for each in answers) == [False, False, True, True]
-    assert asyncio.run(slots(dsn)) == ["kept"]
+    assert asyncio.run(idempotency_states(dsn)) == ["kept"]
     billed = asyncio.run(completion_tokens(dsn))
     assert len(billed) == 3
     assert all(0 < tokens < 400 for tokens in billed)

@@ -264,7 +264,7 @@ TABLES: dict[str, Coverage] = {
     ),
     "adapter_shares": Coverage(
         access=Route(("projects", "adapters", "shares")),
-        foreign=test_shares.test_only_with_another_active_project_of_the_organization,
+        foreign=test_shares.test_an_adapter_is_shared_only_with_another_active_project_of_the_organization,
         bound=Reason("one row per adapter and project of the organization"),
         removal=Removal(projects._REMOVE_SHARES),
     ),

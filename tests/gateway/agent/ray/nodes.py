@@ -60,7 +60,7 @@ class Nodes:
         self.start_head()
 
     def start_head(self) -> None:
-        """Start a new head without state, at the address of the one before."""
+        """Start a new head without state, at the address of the former head."""
         self._do("head", HEAD, {"num_cpus": 0, "gcs_server_port": self._port, "include_dashboard": False})
 
     def kill_head(self) -> None:
@@ -68,7 +68,7 @@ class Nodes:
         self._do("kill", HEAD)
 
     def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
-        """Start a node, with the data folder that it had before."""
+        """Start a node with a data folder by its name, which outlives the node."""
         address = f"127.0.0.{FIRST_ADDRESS + len(self._options)}"
         self._options[name] = {"num_cpus": num_cpus, "node_ip_address": address, **options}
         self._do("add", name, self._options[name])
@@ -108,10 +108,11 @@ class Nodes:
 
 
 class AutoscaledNodes:
-    """A cluster of one node, to which Ray's autoscaler brings others when there is something to run, and takes
-    idle ones.
+    """A cluster of one node, to which Ray's autoscaler adds nodes when there is something to run; it removes idle
+    nodes.
 
-    Its provider of nodes for tests cannot declare a node's memory: the autoscaler learns that of the first node.
+    Ray's fake provider of nodes cannot declare how much memory a node has: the autoscaler learns it from the first
+    node.
     """
 
     def __init__(self, folder: Path, *, num_cpus: int, max_nodes: int) -> None:

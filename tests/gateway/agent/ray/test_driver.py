@@ -1,4 +1,5 @@
-"""The driver knows the engines of its cluster even if supervisors do not answer, and answers some questions itself."""
+"""The driver knows the engines of its cluster even if supervisors do not answer, and tells failures from lost
+engines."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from gateway.agent.ray.supervisor import NodeEngines
 ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
 
-class Seat:
-    """A fake supervisor of a node with one engine, which may not answer."""
+class FakeSupervisor:
+    """A fake Ray actor that supervises the engines of one node; with `is_silent` it never answers."""
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)
@@ -56,48 +57,48 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return nodes
 
 
-def driver_of(seat: Seat) -> Any:
+def driver_with(seat: FakeSupervisor) -> Any:
     driver: Any = drivers.Driver(Setup("", "", "", 1, 2, ""))
     driver._seats = {"r": seat}
     driver._looked_at = {"a"}
-    lookout = Seat()
+    lookout = FakeSupervisor()
     lookout.is_silent = True
     driver._make_lookout = lambda node_id: lookout
     return driver
 
 
-async def seen(driver: Any) -> list[Engine]:
+async def engines_seen_by(driver: Any) -> list[Engine]:
     picture = await driver.do(Look([], None))
     assert isinstance(picture, ClusterState), picture
     return picture.engines
 
 
-async def test_an_engine_whose_node_says_nothing_lives_until_the_node_is_dead(nodes: list[dict[str, Any]]) -> None:
-    seat = Seat(ENGINE)
-    driver = driver_of(seat)
-    assert await seen(driver) == [ENGINE]
+async def test_an_engine_on_a_silent_node_counts_as_running_until_the_node_is_dead(nodes: list[dict[str, Any]]) -> None:
+    seat = FakeSupervisor(ENGINE)
+    driver = driver_with(seat)
+    assert await engines_seen_by(driver) == [ENGINE]
     seat.is_silent = True
-    assert await seen(driver) == [ENGINE]
+    assert await engines_seen_by(driver) == [ENGINE]
     assert driver._looked_at == set(), "its node is looked at again"
-    assert await seen(driver) == [ENGINE]
+    assert await engines_seen_by(driver) == [ENGINE]
     assert seat.num_looks == 2, "it is not asked again while it owes an answer"
     nodes.clear()
-    assert await seen(driver) == []
+    assert await engines_seen_by(driver) == []
 
 
 async def test_an_engine_that_a_node_does_not_name_any_more_has_ended(nodes: list[dict[str, Any]]) -> None:
-    seat = Seat(ENGINE)
-    driver = driver_of(seat)
-    assert await seen(driver) == [ENGINE]
+    seat = FakeSupervisor(ENGINE)
+    driver = driver_with(seat)
+    assert await engines_seen_by(driver) == [ENGINE]
     seat.engines.clear()
-    assert await seen(driver) == []
+    assert await engines_seen_by(driver) == []
 
 
-async def test_an_engine_that_starts_while_its_node_is_looked_at_is_not_missed(nodes: list[dict[str, Any]]) -> None:
-    seat = Seat()
-    driver = driver_of(seat)
+async def test_an_engine_that_starts_while_its_node_is_queried_is_not_missed(nodes: list[dict[str, Any]]) -> None:
+    seat = FakeSupervisor()
+    driver = driver_with(seat)
     seat.meanwhile.clear()
-    looking = asyncio.create_task(seen(driver))
+    looking = asyncio.create_task(engines_seen_by(driver))
     await asyncio.sleep(0.1)
     driver._seat_nodes["r"] = "a"
     assert await driver.do(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
@@ -105,8 +106,8 @@ async def test_an_engine_that_starts_while_its_node_is_looked_at_is_not_missed(n
     assert await looking == [ENGINE]
 
 
-async def test_a_call_that_goes_wrong_is_answered(nodes: list[dict[str, Any]]) -> None:
-    driver = driver_of(Seat())
+async def test_a_command_that_raises_is_answered_as_unreachable(nodes: list[dict[str, Any]]) -> None:
+    driver = driver_with(FakeSupervisor())
     del driver._seat_nodes
     assert isinstance(await driver.do(Look([], None)), Unreachable)
 
@@ -116,7 +117,7 @@ async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_anothe
 ) -> None:
     monkeypatch.setattr(drivers, "PLACE_S", 0.05)
     made: list[Any] = []
-    driver = driver_of(Seat())
+    driver = driver_with(FakeSupervisor())
     driver._seats.clear()
 
     class Kind:
@@ -124,8 +125,8 @@ async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_anothe
             made.append(options.get("label_selector"))
             return self
 
-        def remote(self, *given: Any) -> Seat:
-            seat = Seat()
+        def remote(self, *given: Any) -> FakeSupervisor:
+            seat = FakeSupervisor()
             seat.is_silent = True
             return seat
 

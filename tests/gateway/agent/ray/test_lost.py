@@ -22,7 +22,7 @@ async def node_of(host: RayHost, pid: int) -> str:
     return next(name for name in ("a", "b") if pid in host.pids_on(name))
 
 
-async def becomes(host: RayHost, *generations: int) -> None:
+async def wait_for_generations(host: RayHost, *generations: int) -> None:
     """Wait until the pool's ready replicas have exactly these generations."""
 
     async def are() -> bool:
@@ -45,7 +45,7 @@ async def test_an_engine_whose_node_ray_has_lost_serves_on_and_is_adopted_when_t
     [after] = await host.ready()
     assert (after.generation, after.since, host.pids()) == (1, before.since, [pid])
     host.kill(pid)
-    await becomes(host, 2)
+    await wait_for_generations(host, 2)
     assert len(host.pids()) == 1
 
 
@@ -62,7 +62,7 @@ async def test_the_replicas_of_a_machine_that_is_lost_start_elsewhere_and_the_ot
     await asyncio.to_thread(host.nodes.kill, "a")
     await asyncio.to_thread(host.nodes.await_loss)
     begun_s = time.monotonic()
-    await becomes(host, 1, 2)
+    await wait_for_generations(host, 1, 2)
     took_s = time.monotonic() - begun_s
     print(f"elsewhere {took_s:.1f} s after Ray noticed the loss of its node")
     untouched = next(row for row in await host.ready(2) if row.generation == 1)
@@ -81,7 +81,7 @@ async def test_the_former_engine_of_a_replica_that_was_started_elsewhere_is_ende
     name = await node_of(host, pid)
     await asyncio.to_thread(host.nodes.kill, name)
     with host.paused(pid):  # as one that is cut off from everybody, and does not end
-        await becomes(host, 2)
+        await wait_for_generations(host, 2)
         assert len(host.pids()) == 2
     await asyncio.to_thread(host.nodes.rejoin, name)
 
@@ -112,7 +112,7 @@ async def test_a_lost_head_costs_no_engine_and_its_successor_adopts_all(host: Ra
     assert {row.id: row for row in after}.items() >= {row.id: row for row in before}.items()
     assert set(host.pids()) > set(pids)
     host.kill(pids[0])
-    await becomes(host, 1, 1, 2)
+    await wait_for_generations(host, 1, 1, 2)
 
 
 async def test_a_replica_for_which_no_node_is_large_enough_says_so_and_starts_when_one_joins(
@@ -138,7 +138,9 @@ async def test_a_replica_for_which_no_node_is_large_enough_says_so_and_starts_wh
         await asyncio.to_thread(nodes.kill, "large")
 
 
-async def test_a_pool_chooses_nodes_by_labels_and_moves_and_all_nodes_are_told_of(host: RayHost, nodes: Nodes) -> None:
+async def test_replicas_follow_the_labels_that_a_pool_excludes_and_the_host_row_lists_the_nodes(
+    host: RayHost, nodes: Nodes
+) -> None:
     host.variables["LORIKEET_NUM_THREADS"] = "5"
     pool = await host.pool(host.model())
     async with host.database.acquire() as conn:
@@ -184,9 +186,7 @@ async def test_a_pool_chooses_nodes_by_labels_and_moves_and_all_nodes_are_told_o
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1"])
-async def test_a_cluster_that_cannot_be_reached_is_told_of_by_the_replicas_that_wait_for_it(
-    host: RayHost, address: str
-) -> None:
+async def test_replicas_that_wait_for_an_unreachable_cluster_say_so(host: RayHost, address: str) -> None:
     host.variables["LORIKEET_RAY_ADDRESS"] = address
     await host.pool(host.model())
     host.agent()

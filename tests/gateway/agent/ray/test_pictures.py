@@ -1,5 +1,5 @@
-"""When an agent reads the cluster's state, it ends neither an engine that began meanwhile nor what another agent
-keeps."""
+"""An agent that reads the cluster's state overlooks no engine that starts meanwhile, and gives back no resources of a
+host that another agent has taken over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.settings import Settings
 ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
 
-class Cluster:
+class FakeBridge:
     """A fake bridge to Ray on which an engine starts while the state of the cluster is read."""
 
     def __init__(self, launcher: RayLauncher) -> None:
@@ -26,7 +26,7 @@ class Cluster:
         if isinstance(call, Look):
             self.kept.append(call.kept)
             if self.starts:
-                await self.launcher.start(LaunchRequest("r", 1, "", ""), begin)
+                await self.launcher.start(LaunchRequest("r", 1, "", ""), begin_engine)
             return ClusterState([], [], [])
         if isinstance(call, Offer):
             return Offered(LaunchPlace(ENGINE.address, ENGINE.address))
@@ -34,13 +34,13 @@ class Cluster:
         return Started(ENGINE)
 
 
-async def begin(spot: LaunchPlace) -> Spec:
+async def begin_engine(spot: LaunchPlace) -> Spec:
     return Spec(1, spot.address, [], {})
 
 
-async def test_an_engine_that_starts_during_a_look_stays_until_the_next_one(tmp_path: Path) -> None:
+async def test_an_engine_that_starts_while_the_state_is_read_is_listed_until_the_next_reading(tmp_path: Path) -> None:
     launcher: Any = RayLauncher(Settings(data_dir=tmp_path, placement="ray", link_ports="7600-7649"))
-    launcher._bridge = cluster = Cluster(launcher)
+    launcher._bridge = cluster = FakeBridge(launcher)
     await launcher._look()
     assert launcher.running() == {"r": ENGINE}
     cluster.starts = False
@@ -48,9 +48,9 @@ async def test_an_engine_that_starts_during_a_look_stays_until_the_next_one(tmp_
     assert launcher.running() == {}
 
 
-async def test_resources_are_given_back_only_by_who_has_the_host(tmp_path: Path) -> None:
+async def test_only_the_agent_that_holds_the_host_gives_resources_back(tmp_path: Path) -> None:
     launcher: Any = RayLauncher(Settings(data_dir=tmp_path, placement="ray", link_ports="7600-7649"))
-    launcher._bridge = cluster = Cluster(launcher)
+    launcher._bridge = cluster = FakeBridge(launcher)
     cluster.starts = False
     launcher.release(set(), 5.0)
     await launcher._look()

@@ -36,7 +36,9 @@ def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:
         ("cuda", [SMALL], True),
     ],
 )
-def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[RayNode], answer: bool) -> None:
+def test_an_engine_takes_a_gpu_if_its_device_is_cuda_or_a_node_has_one(
+    device: str, nodes: list[RayNode], answer: bool
+) -> None:
     assert needs_gpu(request_with(device=device), nodes) is answer
 
 
@@ -57,7 +59,7 @@ def test_a_replica_without_a_node_says_what_is_missing(
     assert why in why_waiting(request_with(labels=labels), nodes, on_gpu=on_gpu)
 
 
-def test_a_replica_that_must_not_be_anywhere_says_so() -> None:
+def test_a_replica_without_a_node_names_the_labels_that_it_needs_and_excludes() -> None:
     ask = request_with(labels={"disk": "ssd"}, excluded={"zone": ["west", "east"]})
     assert label_selector(ask) == {"disk": "ssd", "zone": "!in(east,west)"}
     fit = msgspec.structs.replace(LARGE, labels={"disk": "ssd"})
@@ -74,6 +76,6 @@ def test_an_operator_sees_a_nodes_own_labels_alone() -> None:
     assert node.shown() == Node("10.0.0.7", "rack-7", 4, 1 << 30, 1, {"zone": "west"})
 
 
-def test_dead_nodes_count_for_nothing() -> None:
+def test_dead_nodes_are_left_out() -> None:
     told = [{"NodeID": "a", "Alive": False}, {"NodeID": "b", "Alive": True, "Resources": {"CPU": 1.0}, "Labels": None}]
     assert nodes_of(told) == [RayNode("b", {"CPU": 1.0})]

@@ -97,9 +97,9 @@ def _kserve_part(text: str, num_tokens: int, **fields: Any) -> Any:
 
 
 def _kserve_finish(reason: str, num_tokens: int) -> list[Any]:
-    """Return the last response, whose only count is the one that a test falsifies.
+    """Return the last response, which has no count of tokens, since the parts before it have counted them.
 
-    The parts before it have counted the tokens.
+    A false number of tokens, over 999, is put in, for tests of counts that cannot be true.
     """
     return [_kserve_part("", num_tokens, finish_reason=reason, num_output_tokens=num_tokens if num_tokens > 999 else 0)]
 

@@ -118,16 +118,16 @@ class FakeServer:
         self.answer: Answer = saying("Hello", " world")
         self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
         self.facts: dict[str, Any] = {}
-        """The answers to other questions of a gateway, by their paths."""
+        """The JSON bodies of the answers to a gateway's GET requests for other paths, by path."""
         self.answer_to_questions: Answer | None = None
-        """The answer to all other questions of a gateway, in place of the lists above."""
+        """The answer to `/v1/models`; None: the list of `models`."""
         self.keys: set[str] | None = None
         """The keys that the server accepts, all others being refused; None needs no key."""
         self.received: list[Received] = []
-        """The requests that generate."""
+        """The requests that the server received beside those for the paths of `facts` and of models, in order."""
         self.num_connections = 0
         self.num_cut = 0
-        """Answers in whose midst the gateway closed the connection."""
+        """The number of answers during which the gateway closed the connection."""
         self.port = 0
         self._server: asyncio.Server | None = None
         self._life = 0
@@ -139,7 +139,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen at a free port, or again at the port of before, once no other process uses it."""
+        """Listen at a free port, or after a stop at the same port again, as soon as no other process uses that port."""
         async with asyncio.timeout(PATIENCE_S):
             while self._server is None:
                 try:

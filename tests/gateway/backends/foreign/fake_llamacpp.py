@@ -1,6 +1,7 @@
 """A fake of llama.cpp's server of late 2026, as far as adapters go: written from its API, over a real socket.
 
-Its replies name the adapter that they were made with. A number without an adapter is answered by the base.
+The fake's replies name the files of the adapters that made them, or say `base`. A number that no adapter has is
+ignored.
 """
 
 from __future__ import annotations

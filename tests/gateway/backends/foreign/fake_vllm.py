@@ -1,6 +1,7 @@
 """A fake of vLLM's server as of version 0.32, as far as adapters go: written from its API, over a real socket.
 
-Its replies are token ids made of the adapter's name. Traps of the real server are switches.
+The fake's replies are token ids made of the adapter's name. Fields of the fake switch on what can go wrong with the
+real server.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ async def test_the_server_learns_nothing_of_tenants(vllm: FakeVllm, backend: For
         assert key(1, "project-a").partition(".")[2] not in shown
 
 
-async def test_the_least_recently_used_one_makes_room(vllm: FakeVllm, backend: ForeignBackend) -> None:
+async def test_the_least_recently_used_adapter_makes_room(vllm: FakeVllm, backend: ForeignBackend) -> None:
     for number in (1, 2, 1, 3):
         await ask(backend, key(number))
     assert vllm.loaded.keys() == {digest(1), digest(3)}
@@ -100,7 +100,7 @@ async def test_the_least_recently_used_one_makes_room(vllm: FakeVllm, backend: F
     assert vllm.loaded.keys() == {digest(3), digest(2)}
 
 
-async def test_a_pinned_one_stays_and_is_loaded_until_it_is_let_go(vllm: FakeVllm, backend: ForeignBackend) -> None:
+async def test_a_pinned_adapter_stays_loaded_until_it_is_unpinned(vllm: FakeVllm, backend: ForeignBackend) -> None:
     await backend.load(key(1))
     for number in (2, 3, 4):
         await ask(backend, key(number))
@@ -127,7 +127,7 @@ async def test_a_restart_costs_a_request_a_reload_and_nothing_else(
     assert vllm.num_loads == 2
 
 
-async def test_the_servers_list_tells_of_a_restart(vllm: FakeVllm, backend: ForeignBackend) -> None:
+async def test_a_restart_is_noticed_by_the_servers_list_of_models(vllm: FakeVllm, backend: ForeignBackend) -> None:
     await ask(backend, key(1))
     engine_id = backend.health().engine_id
     vllm.restart()
@@ -136,7 +136,9 @@ async def test_the_servers_list_tells_of_a_restart(vllm: FakeVllm, backend: Fore
     assert (await ask(backend, key(1))).text == text_of(backend, digest(1))
 
 
-async def test_one_that_is_loaded_already_is_used(vllm: FakeVllm, backend: ForeignBackend) -> None:
+async def test_an_adapter_that_the_server_has_already_is_used_only_from_the_expected_path(
+    vllm: FakeVllm, backend: ForeignBackend
+) -> None:
     vllm.loaded[digest(1)] = f"{FOLDER}/{digest(1)}"  # by another gateway
     vllm._list()
     assert (await ask(backend, key(1))).text == text_of(backend, digest(1))
@@ -176,7 +178,7 @@ async def test_a_base_that_answers_for_an_adapter_is_found_out_in_its_reply(
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, InvalidRequest), (404, Overloaded), (500, BackendFailed)], ids=str)
-async def test_one_that_cannot_be_loaded_is_refused_and_left_alone_for_a_while(
+async def test_an_adapter_that_cannot_be_loaded_is_refused_and_not_tried_again_for_a_while(
     vllm: FakeVllm, backend: ForeignBackend, status: int, error: type[Exception]
 ) -> None:
     vllm.unfit[digest(1)] = status

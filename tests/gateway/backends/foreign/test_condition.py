@@ -20,7 +20,7 @@ from tests.gateway.backends.foreign.fake import fake_server
 from tests.patience import PATIENCE_S
 
 
-class _Props(Server):
+class _ServerOfAnySize(Server):
     """A fake llama.cpp server with absurdly large properties."""
 
     async def whole(
@@ -29,9 +29,9 @@ class _Props(Server):
         return Reply(200, b'{"default_generation_settings": {"n_ctx": 9000000000}, "total_slots": 9000000000}')
 
 
-async def test_no_server_is_believed_to_be_of_any_size() -> None:
+async def test_sizes_that_a_server_claims_are_bounded() -> None:
     pooled = Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)
-    props = _Props("http://127.0.0.1", anywhere, ssl.create_default_context, connect_s=5.0)
+    props = _ServerOfAnySize("http://127.0.0.1", anywhere, ssl.create_default_context, connect_s=5.0)
     seen = await driver_of("llamacpp", pooled).inspect(props, 5.0)
     assert (seen.max_model_len, seen.max_running) == (MAX_LEN, MAX_LEN)
     async with fake_server() as fake:
@@ -41,7 +41,7 @@ async def test_no_server_is_believed_to_be_of_any_size() -> None:
         server.close()
 
 
-async def test_the_end_of_a_distrust_is_told() -> None:
+async def test_watchers_hear_when_a_distrusted_server_may_be_picked_again() -> None:
     settings = msgspec.structs.replace(FAST, health_seconds=600.0)
     pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False)
     told: list[bool] = []
@@ -70,8 +70,8 @@ async def test_the_end_of_a_distrust_is_told() -> None:
         server.close()
 
 
-async def test_a_look_tells_of_a_breaker_that_let_go_though_no_timer_did() -> None:
-    """A timer of the event loop may be a moment early, when the breaker is still open."""
+async def test_a_health_check_tells_watchers_of_a_closed_breaker_even_without_a_timer() -> None:
+    """A timer of the event loop may fire a moment early, while the breaker is still open, and so tell nobody."""
     settings = msgspec.structs.replace(FAST, health_seconds=0.05)
     pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False)
     told: list[bool] = []

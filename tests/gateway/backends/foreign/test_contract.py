@@ -74,7 +74,7 @@ def sending_all(parts: list[bytes], *, pause_s: float = 0.0) -> Answer:
     return answer
 
 
-async def silent(writer: asyncio.StreamWriter) -> None:
+async def stay_silent(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 
@@ -128,7 +128,7 @@ async def test_a_server_outside_gets_no_trace_unless_settings_say_so(
     assert [each.headers.get("traceparent") for each in server.received] == [header if is_sent else None]
 
 
-async def test_a_limit_ends_with_its_reason(
+async def test_a_reply_cut_at_max_tokens_ends_with_the_reason_length(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:
     server.answer = sending_all(dialect.saying("a", "b", reason="length"))
@@ -195,7 +195,7 @@ async def test_a_client_that_leaves_cuts_the_server_off(
     ],
     ids=str,
 )
-async def test_an_error_is_ours_and_bills_nothing(
+async def test_an_error_reply_becomes_our_error_without_the_servers_words_and_bills_nothing(
     dialect: Dialect,
     server: FakeServer,
     backend: ForeignBackend,
@@ -218,7 +218,7 @@ async def test_an_error_is_ours_and_bills_nothing(
 
 
 @pytest.mark.parametrize("num_words", [0, 2])
-async def test_an_error_in_the_midst_is_a_failure_and_not_an_end(
+async def test_an_error_within_a_reply_is_a_failure_and_not_a_normal_end(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink, num_words: int
 ) -> None:
     words = dialect.saying(*["word "] * num_words)[: 1 + num_words]
@@ -237,8 +237,8 @@ Spoil = Callable[[Dialect], Answer]
 HOSTILE: dict[str, Spoil] = {
     "nothing": lambda dialect: sending(b""),
     "a head alone": lambda dialect: sending(dialect.head),
-    "silence": lambda dialect: sending(b"", then=silent),
-    "silence in the midst": lambda dialect: sending(*dialect.saying("a")[:2], then=silent),
+    "silence": lambda dialect: sending(b"", then=stay_silent),
+    "silence in the midst": lambda dialect: sending(*dialect.saying("a")[:2], then=stay_silent),
     "a cut in the midst": lambda dialect: sending(*dialect.saying("a")[:2]),
     "half an event": lambda dialect: sending(dialect.head, dialect.event(dialect.part("a", 1))[:-9]),
     "no end": lambda dialect: sending(*dialect.saying("a")[:2], b"0\r\n\r\n"),
@@ -317,7 +317,7 @@ async def test_a_gateway_that_stops_records_what_came(
     assert [each.finish_reason for each in sink.records] == ["abort"]
 
 
-async def test_another_kind_of_server_gets_no_requests(dialect: Dialect, sink: ListSink) -> None:
+async def test_a_server_that_answers_unlike_its_drivers_kind_gets_no_requests(dialect: Dialect, sink: ListSink) -> None:
     async with fake_server() as server:
         server.models = []
         server.facts = {path: [] for path in dialect.facts}

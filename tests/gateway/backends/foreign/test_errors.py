@@ -66,7 +66,7 @@ async def test_an_error_is_logged_with_the_names_that_an_operator_knows(
     assert "rank 64" not in caught.value.error.message, "clients get our words"
 
 
-async def test_a_server_that_refuses_to_be_asked_is_logged_once(server: FakeServer) -> None:
+async def test_a_server_without_the_wanted_model_is_logged_once(server: FakeServer) -> None:
     settings = msgspec.structs.replace(FAST, served_model="wanted")
     server.models = [{"id": f"model-\x1b[31m{number}"} for number in range(5)]
     with capture_logs() as lines:
@@ -85,7 +85,7 @@ async def test_a_server_of_another_kind_or_path_is_told_from_one_that_is_busy(se
         await until(lambda: backend.health().reason.endswith("status 503"))
 
 
-async def test_a_server_that_does_not_answer_is_not_said_to_be_unasked(server: FakeServer) -> None:
+async def test_a_server_that_was_asked_and_is_silent_is_said_not_to_have_answered(server: FakeServer) -> None:
     async def wait(received: Received, writer: asyncio.StreamWriter) -> None:
         asked.set()
         await asyncio.Event().wait()

@@ -85,7 +85,7 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("endless")])
-async def test_what_has_no_end_is_ended_by_its_size_before_any_time(server: FakeServer, name: str) -> None:
+async def test_an_endless_reply_is_cut_off_by_its_size_before_any_timeout(server: FakeServer, name: str) -> None:
     """Without a bound on size, a server could keep a processor busy for the two minutes that a first token may take."""
     server.answer = HOSTILE[name]
     patient = msgspec.structs.replace(FAST, first_token_seconds=600.0, idle_seconds=600.0, total_seconds=600.0)
@@ -105,7 +105,7 @@ def hostile_url() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", LARGE)
 async def test_no_reply_keeps_the_processor_for_long(hostile_url: str, name: str) -> None:
-    """The best of a few tries counts, since other processes share the caches of this machine."""
+    """The shortest time of a few tries counts, since other processes slow this machine down at times."""
     longest_s = all_s = 0.0
     async with backend_of(hostile_url, ListSink(), settings=PATIENT) as backend:
         for _ in range(TRIES):
@@ -134,7 +134,9 @@ async def long_turns_s() -> list[float]:
 
 
 @pytest.mark.parametrize("name", sorted(OF_REQUEST))
-async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(server: FakeServer, name: str) -> None:
+async def test_hostile_replies_that_a_request_can_cause_do_not_make_the_server_unavailable(
+    server: FakeServer, name: str
+) -> None:
     sink = ListSink()
     server.answer = HOSTILE[name]
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
@@ -149,7 +151,7 @@ async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(s
 
 
 @pytest.mark.parametrize("reply", ODD.values(), ids=ODD.keys())
-async def test_what_is_only_odd_is_served_and_counted_once(server: FakeServer, reply: bytes) -> None:
+async def test_an_odd_but_valid_reply_is_served_and_counted_once(server: FakeServer, reply: bytes) -> None:
     sink = ListSink()
     server.answer = sending(reply)
     async with backend_of(server.url, sink, settings=AMPLE) as backend:
@@ -171,7 +173,7 @@ async def test_counts_that_cannot_be_true_are_not_billed(server: FakeServer, nam
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_a_hostile_answer_to_the_question_how_a_server_is_takes_it_out(server: FakeServer, name: str) -> None:
+async def test_a_server_with_hostile_answers_to_health_checks_gets_no_requests(server: FakeServer, name: str) -> None:
     tracemalloc.start()
     try:
         async with backend_of(server.url, ListSink(), settings=SHORT, key=KEY) as backend:
@@ -236,7 +238,7 @@ async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> 
     assert await least(until_cut_off_s, 3.0) < 3.0
 
 
-def test_lines_without_a_value_count_as_well() -> None:
+def test_lines_without_a_value_count_toward_the_size_of_an_event() -> None:
     events = EventReader()
     with pytest.raises(EventTooLarge):
         for _ in range(MAX_EVENT_BYTES // 8192 + 1):

@@ -81,7 +81,7 @@ def generation_by_ids(model: EngineModel, adapter: str = "", request_id: str = "
 
 
 @pytest.mark.parametrize("inputs", [KSERVE_INPUTS, TENSORRT_INPUTS], ids=["vllm", "tensorrt"])
-async def test_each_adapter_is_asked_for_by_its_name_and_one_that_is_not_there_is_never_the_base(
+async def test_adapters_are_requested_by_name_and_a_missing_adapter_is_never_answered_by_the_base(
     tmp_path: Path, inputs: tuple[str, ...]
 ) -> None:
     async with backend(*inputs, tmp_path=tmp_path) as (made, triton, sink):

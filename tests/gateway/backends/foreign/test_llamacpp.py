@@ -100,7 +100,7 @@ async def test_token_ids_go_in_and_are_counted_exactly(url: str, sink: ListSink)
     assert sink.records[1].usage.cached_tokens > 0, "the server found the prompt again"
 
 
-async def test_a_schema_holds(url: str, sink: ListSink) -> None:
+async def test_a_reply_obeys_its_json_schema(url: str, sink: ListSink) -> None:
     grammar = Grammar("json_schema", _ONLY_B)
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
@@ -108,7 +108,7 @@ async def test_a_schema_holds(url: str, sink: ListSink) -> None:
     assert msgspec.json.decode(collected.text) == {"a": "b"}
 
 
-async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str, sink: ListSink) -> None:
+async def test_a_client_that_leaves_stops_the_server_and_is_billed_the_tokens_made(url: str, sink: ListSink) -> None:
     model = EngineModel.load(demo_model_dir())
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS, model=model) as backend:
         async with aclosing(
@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_stops_the_server_and_pays_its_count(url: str
         await until(lambda: backend.num_in_flight == 0)
 
 
-async def test_a_prompt_beyond_the_context_is_the_clients(url: str, sink: ListSink) -> None:
+async def test_a_prompt_beyond_the_context_is_refused_as_the_clients_error(url: str, sink: ListSink) -> None:
     async with backend_of(url, sink, driver="llamacpp", settings=SETTINGS) as backend:
         with pytest.raises(Unanswered) as caught:
             await collect(backend, asking("word " * 4000))

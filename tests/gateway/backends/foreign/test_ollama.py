@@ -47,7 +47,9 @@ async def test_the_length_of_the_context_is_sent_so_that_no_prompt_is_cut_in_sil
     assert body["format"] == {"type": "object"}
 
 
-async def test_a_prompt_that_it_found_in_its_cache_is_counted_here(server: FakeServer, sink: ListSink) -> None:
+async def test_the_gateway_counts_a_cached_prompt_that_ollama_does_not_count(
+    server: FakeServer, sink: ListSink
+) -> None:
     end = OLLAMA.finish("stop", 2)[0]
     del end["prompt_eval_count"]
     parts = OLLAMA.saying("Hello", " world")
@@ -81,14 +83,14 @@ async def test_a_plain_prompt_goes_without_a_template(server: FakeServer, sink: 
     assert (received.path, received.body["prompt"], received.body["raw"]) == ("/api/generate", "Hello", True)
 
 
-async def test_a_model_that_was_taken_from_memory_is_no_end(server: FakeServer, sink: ListSink) -> None:
+async def test_a_reply_that_ends_since_its_model_was_unloaded_is_a_failure(server: FakeServer, sink: ListSink) -> None:
     server.answer = sending(*OLLAMA.saying("Hello", reason="unload"))
     async with backend_of(server.url, sink, driver="ollama") as backend:
         with pytest.raises(Unanswered):
             await collect(backend, asking())
 
 
-async def test_a_line_may_come_in_single_bytes_and_lines_in_one(server: FakeServer, sink: ListSink) -> None:
+async def test_lines_are_read_whether_they_come_byte_by_byte_or_all_at_once(server: FakeServer, sink: ListSink) -> None:
     lines = [OLLAMA.part("Hel", 1), OLLAMA.part("lo", 2), *OLLAMA.finish("stop", 2)]
     whole = "".join(f"{json.dumps(each)}\r\n" for each in lines).encode()
     for parts in ([whole], [whole[at : at + 1] for at in range(len(whole))], [whole[:-2]]):

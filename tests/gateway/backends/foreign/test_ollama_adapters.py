@@ -119,7 +119,7 @@ async def test_each_adapter_is_sent_whole_and_answers_as_itself(store: AdapterSt
     assert len(sink.records) == 5
 
 
-async def test_a_restart_without_it_has_it_sent_again_and_the_base_never_answers_for_it(
+async def test_an_adapter_lost_by_a_restart_is_sent_again_and_never_answered_by_the_base(
     store: AdapterStore, tmp_path: Path
 ) -> None:
     digest = store.add(write_adapter(tmp_path / "one"))

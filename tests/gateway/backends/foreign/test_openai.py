@@ -169,7 +169,7 @@ async def test_reasoning_and_a_system_message_of_the_template_are_billed_as_told
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (200, 15)
 
 
-async def test_a_usage_that_comes_before_the_text_is_not_the_one_of_the_whole(
+async def test_a_usage_that_comes_before_the_text_is_not_taken_for_the_final_usage(
     server: FakeServer, sink: ListSink
 ) -> None:
     server.answer = sending(
@@ -186,7 +186,9 @@ async def test_a_usage_that_comes_before_the_text_is_not_the_one_of_the_whole(
     assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (9, 25), "100 bytes, by four"
 
 
-async def test_a_server_that_fails_after_a_part_is_no_client_that_left(server: FakeServer, sink: ListSink) -> None:
+async def test_a_server_that_fails_within_a_reply_is_recorded_as_an_error_and_not_as_an_abort(
+    server: FakeServer, sink: ListSink
+) -> None:
     server.answer = sending(HEAD, event(delta("word")), event({"error": "out of memory"}), END)
     async with backend_of(server.url, sink) as backend:
         with pytest.raises(Unanswered) as caught:
@@ -293,7 +295,9 @@ async def test_an_error_is_told_in_our_words(
     assert len(server.received) == 1, "no redirect is followed, and nothing is tried again here"
 
 
-async def test_a_prompt_that_is_too_long_is_said_to_be(server: FakeServer, sink: ListSink) -> None:
+async def test_a_prompt_that_is_too_long_for_the_server_is_refused_as_too_long(
+    server: FakeServer, sink: ListSink
+) -> None:
     server.answer = refusing(400, '{"error": {"message": "x", "code": "context_length_exceeded"}}')
     async with backend_of(server.url, sink) as backend:
         with pytest.raises(Unanswered) as caught:

@@ -39,7 +39,7 @@ async def server() -> AsyncIterator[FakeServer]:
         yield server
 
 
-def sent(server: FakeServer) -> str:
+def last_key_received(server: FakeServer) -> str:
     """Return the key of the last generation request that the server received."""
     return server.received[-1].headers.get("authorization", "").removeprefix("Bearer ")
 
@@ -49,7 +49,7 @@ async def test_a_projects_key_goes_with_its_own_requests_alone_over_one_connecti
         before = server.num_connections
         for number, (owner, key) in enumerate([("acme", OF_ACME), ("", OF_POOL), ("acme", OF_ACME), ("", OF_POOL)]):
             await collect(backend, asking_as(owner, number))
-            assert sent(server) == key
+            assert last_key_received(server) == key
         assert server.num_connections - before <= 1
 
 
@@ -86,7 +86,7 @@ async def test_a_refused_key_is_named_by_its_end_and_closes_the_server_for_nobod
 
 
 async def until_answered(backend: ForeignBackend) -> None:
-    """Send requests of acme until one is answered: the trial that the key's breaker allows."""
+    """Send requests of acme until one is answered, which is when the key's breaker allows a trial request."""
     async with asyncio.timeout(PATIENCE_S):
         for number in itertools.count(100):
             try:
@@ -97,7 +97,7 @@ async def until_answered(backend: ForeignBackend) -> None:
                 return
 
 
-async def test_a_pools_own_key_that_is_refused_keeps_projects_from_nothing(server: FakeServer) -> None:
+async def test_a_refused_key_of_the_pool_does_not_stop_requests_with_a_projects_key(server: FakeServer) -> None:
     server.keys = {OF_ACME}
     async with backend_of(server.url, ListSink(), settings=ALLOWED, key=OF_POOL, own_key=key_of_acme) as backend:
         assert backend.health().reason == "the server refuses the pool's key"
@@ -109,7 +109,7 @@ async def test_a_pools_own_key_that_is_refused_keeps_projects_from_nothing(serve
         assert (await collect(backend, asking_as("acme", 99))).text == "Hello world"
 
 
-async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_told_so(server: FakeServer) -> None:
+async def test_a_request_without_any_key_is_told_that_its_key_is_missing(server: FakeServer) -> None:
     server.keys = {OF_ACME}
     async with backend_of(server.url, ListSink(), settings=ALLOWED, own_key=key_of_acme) as backend:
         assert backend.health().reason == "the server asks for a key"
@@ -122,7 +122,9 @@ async def test_without_a_key_of_the_pool_a_request_without_one_of_its_own_is_tol
 @pytest.mark.parametrize(
     ("own_keys", "why"), [("none", "the server asks for a key"), ("required", "'served_model' has to say")]
 )
-async def test_a_server_that_asks_for_a_key_is_said_to(server: FakeServer, own_keys: OwnKeys, why: str) -> None:
+async def test_a_server_that_asks_for_a_key_is_not_ready_and_the_reason_says_so(
+    server: FakeServer, own_keys: OwnKeys, why: str
+) -> None:
     server.keys = {OF_ACME}
     settings = msgspec.structs.replace(FAST, own_keys=own_keys)
     async with backend_of(server.url, ListSink(), settings=settings, own_key=key_of_acme, waits=False) as backend:
