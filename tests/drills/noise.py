@@ -27,7 +27,7 @@ from tests.adapters.folders import CONFIG, Tensors, tensor, tensor_name, write_a
 from tests.drills.ground import Ground
 from tests.gateway.admin.adapter_uploads import CONFIG as CONFIG_NAME
 from tests.gateway.admin.adapter_uploads import WEIGHTS
-from tests.gateway.billing.generator import generate
+from tests.gateway.billing.generator import generate_usage
 from tests.installation.tenants import Key, make_key, make_operator_key, store_operator_key
 from tests.patience import PATIENCE_S
 
@@ -242,7 +242,7 @@ async def prepare(ground: Ground, kind: str, folder: Path, num_events: int) -> S
     if kind == "reports":
         conn = await asyncpg.connect(dsn)
         try:
-            made = await generate(conn, num_events)
+            made = await generate_usage(conn, num_events)
             reader_key = await store_operator_key(conn, "generated", ("admin_read",))
         finally:
             await conn.close()

@@ -11,8 +11,8 @@ from gateway.db.billing.periods import close_period
 from gateway.db.pool import Database
 from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
-from tests.gateway.billing.books import THIS_MONTH, Books, month_before, open_books, within
-from tests.gateway.billing.sums import assert_sums_are_the_ledgers
+from tests.gateway.billing.books import THIS_MONTH, Books, instant_in, month_before, open_books
+from tests.gateway.billing.sums import assert_sums_equal_the_ledger
 
 MONTH = month_before(THIS_MONTH, 2)
 NUM_EVENTS = 20
@@ -32,8 +32,10 @@ async def close_a_month(dsn: str) -> History:
     async with await Database.connect(dsn) as database:
         books = await open_books(database, "historic")
         await books.set_prices()
-        await books.backdate_prices(within(month_before(MONTH)))
-        await books.write(*(books.event(f"req_old_{number}", created_at=within(MONTH)) for number in range(NUM_EVENTS)))
+        await books.backdate_prices(instant_in(month_before(MONTH)))
+        await books.write(
+            *(books.event(f"req_old_{number}", created_at=instant_in(MONTH)) for number in range(NUM_EVENTS))
+        )
         async with database.transaction() as conn:
             await close_period(conn, books.organization_id, MONTH)
         return History(books.organization_id, books.project_id, await _export(database, books.organization_id))
@@ -45,7 +47,7 @@ async def check_history(dsn: str, history: History) -> None:
         assert await _export(database, history.organization_id) == history.sha256
         books = Books(database, history.organization_id, history.project_id)
         await books.roll_up()
-        await assert_sums_are_the_ledgers(books)
+        await assert_sums_equal_the_ledger(books)
 
 
 async def _export(database: Database, organization_id: str) -> dict[str, str]:

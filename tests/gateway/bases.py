@@ -48,9 +48,8 @@ async def put_adapter(
 ) -> tuple[AdapterRow, bool]:
     """Make content the current version of an adapter, as `adapter_versions.put_adapter` does.
 
-    The adapter is for base_digest, else for the first base that the database knows, or else for the tests' base.
-
-    rank, size_bytes: what the version's row says of the content.
+    base_digest: the base that the adapter is for; None: the first base in the database, or the tests' base if the
+    database has none. rank, size_bytes: the rank and the size in bytes in the version's row.
     """
     base_digest = base_digest or await conn.fetchval(_FIRST)
     if base_digest is None:

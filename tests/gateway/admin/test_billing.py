@@ -10,7 +10,7 @@ import pytest
 
 from gateway.db.pool import Database
 from tests.gateway.bases import put_adapter
-from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
+from tests.gateway.billing.books import THIS_MONTH, Books, instant_in, month_before
 
 ENTRY = {"input_nanos_per_million": 3_000_000, "output_nanos_per_million": 7_000_000}
 LAST = month_before(THIS_MONTH)
@@ -24,8 +24,8 @@ async def books(operator: httpx.AsyncClient, acme: str, database: Database) -> B
         organization_id = await conn.fetchval("SELECT organization_id FROM projects")
     books = Books(database, organization_id, acme.removeprefix("/projects/"))
     assert (await operator.post("/prices", json={"currency": "eur", "entries": [ENTRY]})).status_code == 200
-    await books.backdate_prices(within(LAST, 1))
-    await books.write(books.event("req_1", created_at=within(LAST)))
+    await books.backdate_prices(instant_in(LAST, 1))
+    await books.write(books.event("req_1", created_at=instant_in(LAST)))
     await books.roll_up()
     return books
 

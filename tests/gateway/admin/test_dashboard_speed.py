@@ -21,8 +21,8 @@ from gateway.db.ledger.traffic import Order
 from gateway.db.pool import Database
 from tests.gateway.admin.furniture import furnish
 from tests.gateway.admin_server import serve_admin
-from tests.gateway.billing.generator import MODELS_PER_PROJECT, NUM_PROJECTS, Generated, generate
-from tests.gateway.billing.shared_ledger import fill_kept, kept_server
+from tests.gateway.billing.generator import MODELS_PER_PROJECT, NUM_PROJECTS, GeneratedUsage, generate_usage
+from tests.gateway.billing.shared_ledger import fill_shared_ledger, shared_ledger_server
 
 NUM_EVENTS = 10_000
 NUM_ROUNDS, NUM_ROUNDS_FULL = 3, 60
@@ -52,7 +52,7 @@ Question = tuple[str, Mapping[str, Any]]
 class Reader:
     """A person who opens all pages, each time with other tenants, ranges and filters."""
 
-    def __init__(self, made: Generated, recent: list[str]) -> None:
+    def __init__(self, made: GeneratedUsage, recent: list[str]) -> None:
         self._made = made
         self._recent = recent
         self._random = random.Random(7)
@@ -224,24 +224,24 @@ def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
     if not full:
         yield request.getfixturevalue("dsn")
         return
-    with kept_server() as dsn:
+    with shared_ledger_server() as dsn:
         yield dsn
 
 
 @pytest.fixture
-async def made(ledger_dsn: str, full: bool) -> Generated:
+async def made(ledger_dsn: str, full: bool) -> GeneratedUsage:
     if full:
-        return await fill_kept(ledger_dsn)
+        return await fill_shared_ledger(ledger_dsn)
     conn = await asyncpg.connect(ledger_dsn)
     try:
-        return await generate(conn, NUM_EVENTS)
+        return await generate_usage(conn, NUM_EVENTS)
     finally:
         await conn.close()
 
 
 @pytest.fixture
 async def client(
-    ledger_dsn: str, made: Generated, tmp_path_factory: pytest.TempPathFactory
+    ledger_dsn: str, made: GeneratedUsage, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         await Database.connect(ledger_dsn) as database,
@@ -252,7 +252,7 @@ async def client(
 
 
 async def test_every_page_is_answered_in_a_tenth_of_a_second(
-    client: httpx.AsyncClient, ledger_dsn: str, made: Generated, full: bool
+    client: httpx.AsyncClient, ledger_dsn: str, made: GeneratedUsage, full: bool
 ) -> None:
     async with await Database.connect(ledger_dsn) as database:
         recent = await furnish(database, made.organization_id)

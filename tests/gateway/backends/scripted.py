@@ -34,7 +34,8 @@ LIMITS = EngineLimits(max_model_len=512, max_num_seqs=4, max_waiting=4, block_si
 class ScriptedEngine:
     """An engine's end of the connection, driven by the test.
 
-    `expect` skips the gateway's heartbeats and returns any other message.
+    `expect` returns the gateway's next message, and skips heartbeats unless one is expected; another message than the
+    expected one is an AssertionError.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -71,7 +72,7 @@ class ScriptedEngine:
 class ListSink:
     """A usage sink that stores everything a backend records.
 
-    engine_ids: the engine of each record. refused_ids: the requests that were refused.
+    engine_ids: the id of the engine of each record. refused_ids: the ids of requests that were refused.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Deltas that wait for a slow reader are joined, and say the same."""
+"""Deltas that wait for a slow reader are joined without losing a token, a log probability or an end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def logprobs(count: int) -> list[TokenLogprobs]:
     return [TokenLogprobs(-1.0, [1, 2], [-1.0, -2.0]) for _ in range(count)]
 
 
-def test_each_choice_is_one_delta_with_all_of_its_tokens_and_its_end() -> None:
+def test_waiting_deltas_of_a_choice_become_one_delta_with_all_tokens_and_the_end() -> None:
     deltas = [
         Delta("r", [1], 1, prompt_logprobs=[None]),
         Delta("r", [9], 1, 1),
@@ -47,7 +47,7 @@ def test_a_reader_that_keeps_up_takes_each_delta_as_it_came() -> None:
     assert backlog.take() == []
 
 
-def test_what_waits_long_is_small_and_comes_in_order_a_little_at_a_time() -> None:
+def test_a_long_backlog_stays_small_and_is_taken_in_order_and_in_small_parts() -> None:
     count = 10 * MAX_APART + 3
     deltas = [Delta("r", [number], number + 1, logprobs=logprobs(1)) for number in range(count)]
     backlog = Backlog()
@@ -63,7 +63,7 @@ def test_what_waits_long_is_small_and_comes_in_order_a_little_at_a_time() -> Non
     assert (backlog.num_bytes, bool(backlog)) == (0, False)
 
 
-def test_two_steps_of_many_choices_wait_as_they_came() -> None:
+def test_two_steps_of_many_choices_are_not_joined() -> None:
     backlog, deltas = Backlog(40), [Delta("r", [1], step, choice) for step in (1, 2) for choice in range(40)]
     for delta in deltas:
         backlog.add(delta)

@@ -105,7 +105,7 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    """Read all deltas and the final of a request, as a client does that makes no further attempt."""
+    """Return all deltas and the final of a request; a failure raises its error, as nothing is attempted again."""
     try:
         items = [item async for item in backend.deltas(asked)]
     except Unanswered as failure:
@@ -125,7 +125,7 @@ async def make_ready(backend: EngineBackend, engine: ScriptedEngine, **options) 
     await until(lambda: backend.health().ready)
 
 
-async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
+async def test_a_request_gets_its_deltas_and_final_and_its_usage_is_recorded_once(engine, backend, sink):
     await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     assert (await engine.expect(Submit)).request == request()
@@ -181,13 +181,13 @@ async def items_until_too_slow(items):
             yield item
 
 
-class DyingSink(ListSink):
+class FailingSink(ListSink):
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         raise MemoryError
 
 
-async def test_what_could_not_be_recorded_reaches_no_engine(engine, endpoint, model_dir):
-    backend = make_backend(endpoint, model_dir, DyingSink())
+async def test_a_request_whose_dispatch_cannot_be_recorded_reaches_no_engine(engine, endpoint, model_dir):
+    backend = make_backend(endpoint, model_dir, FailingSink())
     backend.start()
     await make_ready(backend, engine)
     with pytest.raises(MemoryError):
@@ -220,7 +220,7 @@ async def test_an_engine_with_another_model_is_not_used(engine, backend):
     assert not backend.health().ready
 
 
-async def test_never_more_in_flight_than_the_engine_granted(engine, backend):
+async def test_no_more_requests_are_in_flight_than_the_engine_granted(engine, backend):
     await make_ready(backend, engine, credits=1)
     first = asyncio.create_task(read(backend, request("req_1")))
     second = asyncio.create_task(read(backend, request("req_2")))
@@ -302,7 +302,7 @@ async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_af
     assert (await anext(stream)).usage == Usage(3, 3)
 
 
-async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
+async def test_a_reader_gets_all_deltas_since_its_last_read_at_once(engine, backend):
     await make_ready(backend, engine)
     stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
@@ -378,7 +378,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
     successor.close()
 
 
-async def test_what_is_tried_again_elsewhere_is_recorded_as_nobodys_and_its_reservation_stays(engine, backend, sink):
+async def test_an_attempt_that_is_repeated_elsewhere_is_superseded_and_its_reservation_stays(engine, backend, sink):
     await make_ready(backend, engine)
     reading = asyncio.create_task(anext(backend.deltas(request())))
     await engine.expect(Submit)
@@ -408,7 +408,11 @@ async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_reco
 
 
 def calling_request(marks: dict[str, int]) -> GenerateRequest:
-    """Return a request that may call a tool, whose parameters have the name of the field that older engines lack."""
+    """Return a request that may call a tool; a parameter of the tool is named `marks`, like a field of the grammar that
+    older engines lack.
+
+    marks: the token ids of special tokens, by their text.
+    """
     parameters = {"type": "object", "properties": {"marks": {"type": "object"}}}
     calls = CallGrammar([CallableTool("rate[ARGS]", parameters, "tools[0]")], "</s>", trigger=5, marks=marks)
     grammar = Grammar("tool_calls", msgspec.json.encode(calls).decode())
@@ -449,7 +453,7 @@ async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_th
     assert await least(silence_s, limit_s) < limit_s
 
 
-async def test_a_gateway_that_did_not_run_itself_hears_its_engine_before_it_judges_it(engine, backend):
+async def test_a_gateway_that_was_frozen_reads_waiting_messages_before_it_declares_its_engine_dead(engine, backend):
     await make_ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
@@ -458,7 +462,7 @@ async def test_a_gateway_that_did_not_run_itself_hears_its_engine_before_it_judg
     assert await reading == [final()]
 
 
-async def test_an_engine_without_another_in_its_place_may_be_silent_for_longer(engine, backend):
+async def test_an_engine_without_a_substitute_may_be_silent_for_longer(engine, backend):
     others = [False]
     backend.watch(lambda: None, lambda: others[0])
     await make_ready(backend, engine)
@@ -478,7 +482,7 @@ async def test_usage_that_is_durable_within_a_moment_is_acknowledged_in_one_mess
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0), ("req_2", 0), ("req_3", 1)]
 
 
-async def test_a_gateway_that_leaves_acknowledges_what_is_durable_first(engine, backend):
+async def test_a_gateway_that_stops_first_acknowledges_durable_usage(engine, backend):
     await make_ready(backend, engine)
     await backend.acknowledge([("req_1", 0)])
     await backend.stop()
@@ -538,7 +542,7 @@ async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
     await asyncio.gather(reading, draining)
 
 
-async def test_who_asks_for_a_probe_meanwhile_shares_it_and_a_load_answers_no_probe(engine, backend):
+async def test_parallel_probes_of_an_adapter_are_one_and_a_load_does_not_answer_them(engine, backend):
     await make_ready(backend, engine)
     probing = [asyncio.create_task(backend.probe("d1")) for _ in range(3)]
     asked = await engine.expect(LoadAdapter)
@@ -585,7 +589,7 @@ async def test_a_probe_without_an_engine_may_be_asked_for_again(backend):
         await backend.probe("d1")
 
 
-async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine, backend):
+async def test_used_tokens_are_reported_once_and_service_elsewhere_goes_to_the_engine(engine, backend):
     await make_ready(backend, engine)
     assert backend.take_used() == []
     reading = asyncio.create_task(read(backend, msgspec.structs.replace(request(), weight=2.0)))
@@ -606,7 +610,7 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
 
 
 async def test_each_reader_that_is_cut_off_gets_an_error_of_its_own(engine, backend):
-    """A change that one request makes to its error, such as when to try again, does not show in others."""
+    """A change to one request's error, such as the time to try again, does not show in the errors of other requests."""
     await make_ready(backend, engine)
     reading = [asyncio.create_task(read(backend, request(f"req_{number}"))) for number in range(3)]
     for _ in reading:
@@ -626,7 +630,7 @@ async def test_each_call_about_an_adapter_that_is_lost_gets_an_error_of_its_own(
     assert isinstance(first, Overloaded) and isinstance(second, Overloaded) and first is not second
 
 
-async def test_what_a_backend_that_is_stopped_has_lost_is_given_up_too(engine, backend, sink):
+async def test_requests_that_a_backend_lost_are_given_up_when_it_is_stopped(engine, backend, sink):
     await make_ready(backend, engine)
     lost = asyncio.create_task(read(backend, request("req_1")))
     late = asyncio.create_task(anext(unread := backend.deltas(request("req_2"))))

@@ -1,4 +1,4 @@
-"""A pool's revision counts what its replicas do, and drops the counts with the replicas."""
+"""A pool's revision counts the requests and the service of its replicas, and drops a replica's counts with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.patience import PATIENCE_S
 
 
 class CountingBackend:
-    """A backend with usage counts, which records the reports of service elsewhere."""
+    """A fake backend that hands out the used amounts set by a test, and records reports of service by other
+    replicas."""
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
         self.num_in_flight = 0
@@ -66,7 +67,7 @@ def revision(*backends: CountingBackend) -> PoolRevision:
     return PoolRevision("tiny", cast("Model", None), replicas)
 
 
-def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
+def test_service_of_a_lone_replica_is_not_reported_to_a_replica_added_later() -> None:
     alone, other = CountingBackend(), CountingBackend()
     pool = revision(alone)
     alone.used.append(UsedAmounts("t", 1.0, 3, 4, 0))
@@ -78,7 +79,7 @@ def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
     assert (alone.services, other.services) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
 
 
-def test_bounds_are_those_of_a_replica_that_is_there() -> None:
+def test_the_bounds_of_a_pool_are_those_of_a_ready_replica_if_there_is_one() -> None:
     assert (
         revision(CountingBackend(is_ready=False, max_model_len=99), CountingBackend()).capabilities.max_model_len == 8
     )
@@ -115,7 +116,7 @@ def test_a_pool_takes_what_its_ready_replicas_take_together() -> None:
     assert pool.max_in_flight == 8, "one that drains still answers where there is no other"
 
 
-def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
+def test_a_request_of_a_former_replica_does_not_change_the_counts_of_its_successor() -> None:
     pool = revision(CountingBackend(), CountingBackend())
     former = pool.find("r0")
     assert former is not None
@@ -132,7 +133,7 @@ def test_a_replica_that_was_started_anew_keeps_its_own_counts() -> None:
     assert pool._balancer.loads()["r0"] == 0.0
 
 
-def test_a_request_that_only_a_draining_replica_takes_has_one_start_that_stays() -> None:
+def test_a_request_that_goes_to_a_draining_replica_asks_for_a_new_replica() -> None:
     pool = revision(CountingBackend())
     [last] = pool
     pool.take(Asked(""))

@@ -52,7 +52,7 @@ async def test_waiters_are_served_in_order_and_a_raised_limit_serves_them():
     assert served == ["a", "b", "c"]
 
 
-async def test_a_taker_that_gives_up_leaves_no_trace():
+async def test_a_taker_that_gives_up_takes_no_place():
     window = Window()
     with pytest.raises(TimeoutError):
         await window.take(0.001)

@@ -16,8 +16,11 @@ from tests.installation.waiting import wait_until
 
 
 @contextmanager
-def archived(dsn: str, archive: Path, on_poll: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
-    """Keep an archive until the context is left; give the list of the lines that it reports."""
+def archiving(dsn: str, archive: Path, on_poll: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
+    """Archive a server in a thread until the context is left; give the list of the lines that archiving reports.
+
+    on_poll: called whenever the archiver looks whether something is to be done.
+    """
     stop, lines = threading.Event(), list[str]()
 
     def keep() -> None:
@@ -34,7 +37,7 @@ def archived(dsn: str, archive: Path, on_poll: Callable[[], None] = lambda: None
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[str]:
+def running_server(folder: Path) -> Iterator[str]:
     """Run a server that keeps little of its write-ahead log; give its connection string."""
     postgres = EmbeddedPostgres(folder, settings={"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB"})
     try:
@@ -43,8 +46,8 @@ def server(folder: Path) -> Iterator[str]:
         postgres.stop()
 
 
-def received(dsn: str, archive: Path) -> Callable[[], bool]:
-    """Return a function that tells whether the archive has everything that the server has written by now."""
+def is_all_received(dsn: str, archive: Path) -> Callable[[], bool]:
+    """Return a function that tells whether the archive has everything that the server has written when it is called."""
 
     async def ask() -> bool:
         conn = await asyncpg.connect(dsn)

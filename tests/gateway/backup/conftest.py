@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from tests.gateway.backup.house import House, Lorikeet, furnish
+from tests.gateway.backup.house import House, Lorikeet, furnish_house
 
 
 @pytest.fixture(scope="module")
 def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> House:
     """Return one installation for all tests, which only add to its ledger."""
-    return asyncio.run(furnish(tmp_path_factory.mktemp("house"), module_dsn))
+    return asyncio.run(furnish_house(tmp_path_factory.mktemp("house"), module_dsn))
 
 
 @pytest.fixture(scope="module")

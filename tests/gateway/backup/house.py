@@ -42,7 +42,7 @@ class House(msgspec.Struct, frozen=True):
         return {"LORIKEET_DATA_DIR": str(self.installation.data_dir), "DATABASE_URL": self.dsn}
 
 
-async def furnish(data_dir: Path, dsn: str) -> House:
+async def furnish_house(data_dir: Path, dsn: str) -> House:
     store, made = AdapterStore(data_dir / "adapters"), new_key()
     digests = sorted(store.add(write_adapter(data_dir / "made" / str(seed), seed=seed)) for seed in range(3))
     async with await Database.connect(dsn) as database:
@@ -89,8 +89,8 @@ async def seal_a_secret(house: House) -> None:
         await conn.close()
 
 
-def seal_anew(backup: Path) -> None:
-    """Rewrite the manifest of a backup to match its files, as a forger does who left some out."""
+def rewrite_manifest(backup: Path) -> None:
+    """Rewrite the manifest of a backup to match its present files, as somebody does who hides that files are gone."""
     manifest = json.loads((backup / MANIFEST).read_text())
     paths = [path.relative_to(backup).as_posix() for path in backup.rglob("*") if path.is_file()]
     entries = [hash_file(backup, path) for path in sorted(paths) if path != MANIFEST]

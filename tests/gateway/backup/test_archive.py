@@ -24,7 +24,7 @@ from gateway.postgres.archive import (
     wal_since,
 )
 from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres
-from tests.gateway.backup.archives import archived, received, server
+from tests.gateway.backup.archives import archiving, is_all_received, running_server
 from tests.installation.databases import execute
 from tests.installation.waiting import wait_until
 
@@ -38,7 +38,7 @@ def make_base(archive: Path, stamp: str, segment: str) -> Path:
     return base
 
 
-def test_bases_are_chosen_by_their_time_and_pruned_with_their_log(tmp_path: Path) -> None:
+def test_base_backups_are_chosen_by_time_and_pruned_with_their_log(tmp_path: Path) -> None:
     first = make_base(tmp_path, "20260101T000000.000000Z", "000000010000000000000002")
     second = make_base(tmp_path, "20260102T000000.000000Z", "000000020000000000000005")
     (tmp_path / "base/unfinished-7").mkdir()
@@ -63,7 +63,7 @@ def test_bases_are_chosen_by_their_time_and_pruned_with_their_log(tmp_path: Path
     ]
 
 
-def test_a_base_of_a_timeline_that_was_given_up_is_not_chosen(tmp_path: Path) -> None:
+def test_a_base_backup_of_an_abandoned_timeline_is_not_chosen(tmp_path: Path) -> None:
     early = make_base(tmp_path, "20260101T000000.000000Z", "000000010000000000000002")
     long = make_base(tmp_path, "20260102T000000.000000Z", "000000010000000000000003")
     given_up = make_base(tmp_path, "20260103T000000.000000Z", "000000010000000000000005")
@@ -81,32 +81,32 @@ def test_a_base_of_a_timeline_that_was_given_up_is_not_chosen(tmp_path: Path) ->
 def test_the_log_is_received_again_after_a_long_outage(open_folder: Path) -> None:
     archive, home = open_folder / "outage-archive", open_folder / "outage"
     with ExitStack() as stack:
-        with server(home) as dsn:
-            lines = stack.enter_context(archived(dsn, archive))
-            wait_until(received(dsn, archive), lambda: str(lines))
+        with running_server(home) as dsn:
+            lines = stack.enter_context(archiving(dsn, archive))
+            wait_until(is_all_received(dsn, archive), lambda: str(lines))
         wait_until(lambda: any("pg_receivewal failed" in line for line in lines), lambda: str(lines))
-        with server(home) as dsn:
+        with running_server(home) as dsn:
             asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 7 AS number"))
-            wait_until(received(dsn, archive), lambda: str(lines))
+            wait_until(is_all_received(dsn, archive), lambda: str(lines))
             stack.close()
     assert not list(archive.glob("until-*"))
     assert _numbers(archive, open_folder / "after-outage") == [7]
 
 
 @pytest.mark.parametrize("num_segments", [0, 4])
-def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Path, num_segments: int) -> None:
-    """Restore a server, into the segment of the log that the archive ends in, and into one long before it."""
+def test_a_server_restored_to_the_past_is_archived_on_its_new_timeline(open_folder: Path, num_segments: int) -> None:
+    """Restore a server to a point in the last segment of the archived log, and to a point several segments before."""
     folder = open_folder / f"back-{num_segments}"
     folder.mkdir(mode=0o711)
     archive, restored = folder / "archive", folder / "restored"
-    with server(folder / "archived") as dsn, archived(dsn, archive) as lines:
+    with running_server(folder / "archived") as dsn, archiving(dsn, archive) as lines:
         asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 1 AS number"))
         at = datetime.now(UTC)
         for number in range(2, 3 + num_segments):
             asyncio.run(execute(dsn, f"INSERT INTO seen VALUES ({number})"))
             if num_segments:
                 asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
-        wait_until(received(dsn, archive), lambda: str(lines))
+        wait_until(is_all_received(dsn, archive), lambda: str(lines))
     former = base_backups(archive)
     recovered = RecoveredPostgres(restored)
     try:
@@ -114,10 +114,10 @@ def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Pa
         asyncio.run(recovered.take_password())
     finally:
         recovered.stop()
-    with server(restored) as dsn, archived(dsn, archive) as lines:
+    with running_server(restored) as dsn, archiving(dsn, archive) as lines:
         wait_until(lambda: base_backups(archive)[-1:] not in ([], former[-1:]), lambda: str(lines))
         asyncio.run(execute(dsn, "INSERT INTO seen VALUES (100)"))
-        wait_until(received(dsn, archive), lambda: str(lines))
+        wait_until(is_all_received(dsn, archive), lambda: str(lines))
     assert first_segment(base_before(archive, None)).startswith("00000002")
     assert _numbers(archive, folder / "again") == [1, 100]
     aside = list(archive.glob("until-*"))
@@ -128,12 +128,12 @@ def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Pa
 
 def test_a_second_archive_of_a_database_is_refused_and_the_first_goes_on(open_folder: Path) -> None:
     archive, second = open_folder / "first-archive", open_folder / "second-archive"
-    with server(open_folder / "twice") as dsn, archived(dsn, archive) as lines:
+    with running_server(open_folder / "twice") as dsn, archiving(dsn, archive) as lines:
         with pytest.raises(ArchiveError, match="another `lorikeet archive` receives this database's log"):
             keep_archive(dsn, second, base_every_s=3600, num_bases=2, report=lines.append, stop=threading.Event())
         assert not (second / "base").exists()
         asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 1 AS number"))
-        wait_until(received(dsn, archive), lambda: str(lines))
+        wait_until(is_all_received(dsn, archive), lambda: str(lines))
 
 
 def test_a_rotated_key_is_copied_at_once(open_folder: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_rotated_key_is_copied_at_once(open_folder: Path) -> None:
     key.write_text("first\n")
     copied = archive / "keys/content.key"
     with (
-        server(open_folder / "keys") as dsn,
-        archived(dsn, archive, lambda: copy_keys([key], archive)) as lines,
+        running_server(open_folder / "keys") as dsn,
+        archiving(dsn, archive, lambda: copy_keys([key], archive)) as lines,
     ):
         assert copied.read_text() == "first\n"
         key.write_text("second\n")
@@ -154,19 +154,19 @@ def test_a_rotated_key_is_copied_at_once(open_folder: Path) -> None:
 
 def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_folder: Path) -> None:
     archive = open_folder / "archive"
-    with server(open_folder / "archived") as dsn:
-        with archived(dsn, archive):
+    with running_server(open_folder / "archived") as dsn:
+        with archiving(dsn, archive):
             asyncio.run(execute(dsn, "CREATE TABLE seen (number integer)"))
             asyncio.run(execute(dsn, "INSERT INTO seen VALUES (1)"))
-            wait_until(received(dsn, archive), "the log is not received")
+            wait_until(is_all_received(dsn, archive), "the log is not received")
         for _ in range(10):
             asyncio.run(execute(dsn, "INSERT INTO seen VALUES (2)"))
             asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
         asyncio.run(execute(dsn, "CHECKPOINT"))
         former = base_backups(archive)
-        with archived(dsn, archive) as lines:
+        with archiving(dsn, archive) as lines:
             wait_until(lambda: base_backups(archive) and base_backups(archive) != former, lambda: str(lines))
-            wait_until(received(dsn, archive), lambda: str(lines))
+            wait_until(is_all_received(dsn, archive), lambda: str(lines))
         (aside,) = archive.glob("until-*")
         assert is_archive(aside) and len(base_backups(aside)) == 1
     assert _numbers(aside, open_folder / "of-former") == [1]

@@ -42,7 +42,7 @@ from tests.patience import PATIENCE_S
 async def test_a_backup_under_load_is_restored_whole_elsewhere(
     house: House, elsewhere: dict[str, str], lorikeet: Lorikeet, tmp_path: Path
 ) -> None:
-    """Every request that was recorded before the backup began is billed there once, and nothing else is."""
+    """The restored installation bills every request recorded before the backup began once, and no unknown request."""
     installation = msgspec.structs.replace(house.installation, journal_dir=tmp_path / "journal")
     before, recorded = await _back_up_under_load(house, installation, tmp_path / "backup")
     taken = json.loads(await lorikeet(elsewhere, "restore", str(tmp_path / "backup"), "--json"))
@@ -144,7 +144,7 @@ async def _billed(database: Database, wanted: set[str]) -> dict[str, tuple[int, 
             await asyncio.sleep(0.02)
 
 
-async def test_half_a_backup_is_refused(
+async def test_a_damaged_or_incomplete_backup_is_refused(
     backup: Path, lorikeet: Lorikeet, elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
     backup = Path(shutil.copytree(backup, tmp_path / "copy"))
@@ -212,8 +212,7 @@ async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorike
 
 
 def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
-    """A restore that dies, once anything has been restored, leaves no folder that a server would start in as if it
-    were new."""
+    """After a restore that dies midway, no server starts in the folder as if the folder were new."""
     key = tmp_path / "operator.key"
     with (
         restore_marker(tmp_path, [key], tmp_path / "backup"),
@@ -283,7 +282,7 @@ def test_an_embedded_database_that_root_restores_belongs_to_the_folders_owner(ba
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root restores into the folder of another user")
-def test_what_root_restores_belongs_to_the_folders_owner(backup: Path, elsewhere: dict[str, str]) -> None:
+def test_files_that_root_restores_belong_to_the_folders_owner(backup: Path, elsewhere: dict[str, str]) -> None:
     """A gateway that runs as another user, as the units of systemd do, could not open root's journals and adapters."""
     owner, data_dir = 60_123, Path(elsewhere["LORIKEET_DATA_DIR"])
     data_dir.mkdir(mode=0o700)

@@ -14,7 +14,7 @@ import pytest
 from gateway.backup.manifest import MANIFEST
 from gateway.cli import main
 from gateway.db.content.sealed import NEWEST, NOT_READ, newest_sealed
-from tests.gateway.backup.house import House, Lorikeet, seal_a_secret, seal_anew
+from tests.gateway.backup.house import House, Lorikeet, rewrite_manifest, seal_a_secret
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ async def test_a_backup_without_its_key_and_an_adapter_fails_the_drill(
     backup = Path(shutil.copytree(sealed_backup / "tuesday", tmp_path / "backup"))
     (backup / "keys/content.key").unlink()
     shutil.rmtree(backup / "adapters" / house.digests[0])
-    seal_anew(backup)
+    rewrite_manifest(backup)
     code, text = await _drill(house, lorikeet, backup, open_folder)
     assert code == 1
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
@@ -72,7 +72,9 @@ def _in_folder(folder: Path) -> tuple[str, str]:
     return "--in", str(folder)
 
 
-async def test_what_is_no_backup_is_refused(house: House, lorikeet: Lorikeet, tmp_path: Path) -> None:
+async def test_a_drill_of_a_folder_without_a_backup_is_refused(
+    house: House, lorikeet: Lorikeet, tmp_path: Path
+) -> None:
     why = await lorikeet.refused(house.environ, "drill", "restore", str(tmp_path))
     assert "neither a whole backup or archive, nor a folder with backups" in why
     why = await lorikeet.refused(house.environ, "drill", "restore", str(tmp_path), "--at", "2026-01-01T00:00:00Z")

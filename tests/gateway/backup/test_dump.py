@@ -23,14 +23,14 @@ def test_a_password_is_taken_out_of_the_connection_string(dsn: str, shown: str, 
     assert without_password(dsn) == (shown, password)
 
 
-def test_what_the_program_says_is_told_without_the_password(tmp_path: Path) -> None:
+def test_errors_of_pg_dump_are_shown_without_the_password(tmp_path: Path) -> None:
     with pytest.raises(DumpFailed) as error:
         dump("postgresql://u:very-secret@127.0.0.1:1/x", "0-0-1", tmp_path / "dump")
     assert "pg_dump failed" in str(error.value) and "very-secret" not in str(error.value)
 
 
 def test_options_of_columns_that_a_server_keeps_for_itself_are_not_restored() -> None:
-    """PostgreSQL 15.20 notes a version of each column as an option, which other servers refuse."""
+    """PostgreSQL 15.20 writes a version into the options of each column, and other versions refuse that option."""
     option = b"ALTER TABLE ONLY public.ledger ALTER COLUMN kind SET (pg_attver=27963376);\n"
     other = b"ALTER TABLE ONLY public.ledger ALTER COLUMN kind SET (n_distinct=5);\n"
     rows = [b"COPY public.notes (text) FROM stdin;\n", option, b"\\.\n"]
@@ -38,7 +38,7 @@ def test_options_of_columns_that_a_server_keeps_for_itself_are_not_restored() ->
 
 
 def test_a_setting_of_newer_servers_is_made_where_the_server_knows_it() -> None:
-    """PostgreSQL 15 and 16 have no `transaction_timeout`, which programs of version 18 turn off in every script."""
+    """PostgreSQL 15 and 16 have no `transaction_timeout`, but scripts by `pg_dump` of version 18 always set it."""
     setting = b"SET transaction_timeout = 0;\n"
     row = [b"COPY public.notes (text) FROM stdin;\n", setting, b"\\.\n"]
     first, *others = without_options([setting, *row])

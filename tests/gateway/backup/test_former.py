@@ -24,8 +24,8 @@ async def owners_dsn(empty_dsn: str) -> str:
     return dsn
 
 
-async def there(dsn: str) -> tuple[bool, bool]:
-    """Tell whether the table and the extension are in `public`."""
+async def are_in_public(dsn: str) -> tuple[bool, bool]:
+    """Return whether the schema `public` has the table `kept`, and whether it has the extension."""
     conn = await asyncpg.connect(dsn)
     try:
         row = await conn.fetchrow(IS_THERE)
@@ -36,15 +36,15 @@ async def there(dsn: str) -> tuple[bool, bool]:
 
 
 async def test_tables_come_back_beside_an_extension_that_only_the_backup_has(owners_dsn: str) -> None:
-    """The functions of a trusted extension belong to the superuser, so that its owner cannot move it."""
+    """The functions of a trusted extension belong to the superuser, so the extension's owner cannot move it."""
     await execute(owners_dsn, SET_ASIDE)
     await execute(owners_dsn, "CREATE EXTENSION pg_trgm")
-    assert await there(owners_dsn) == (False, True)
+    assert await are_in_public(owners_dsn) == (False, True)
     await execute(owners_dsn, SET_ASIDE)  # a restore that begins again
     await execute(owners_dsn, "CREATE EXTENSION pg_trgm")
     await put_back(owners_dsn)
     assert not await has_former(owners_dsn)
-    assert await there(owners_dsn) == (True, False)
+    assert await are_in_public(owners_dsn) == (True, False)
 
 
 async def test_an_extension_that_the_owner_cannot_move_is_named_and_nothing_is_changed(owners_dsn: str) -> None:
@@ -52,4 +52,4 @@ async def test_an_extension_that_the_owner_cannot_move_is_named_and_nothing_is_c
     with pytest.raises(asyncpg.RaiseError, match="the extension pg_trgm in the schema public cannot be moved by"):
         await execute(owners_dsn, SET_ASIDE)
     assert not await has_former(owners_dsn)
-    assert await there(owners_dsn) == (True, True)
+    assert await are_in_public(owners_dsn) == (True, True)

@@ -70,7 +70,7 @@ def test_journals_are_copied_whole_while_usage_moves_between_segments_and_folder
     assert journals.written > 1000
 
 
-def test_there_may_be_no_journal_at_all(tmp_path: Path) -> None:
+def test_an_installation_without_journals_is_backed_up_and_restored(tmp_path: Path) -> None:
     copy_journals(tmp_path / "nowhere", tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
     with journals_owned(tmp_path / "nowhere"):
@@ -136,7 +136,7 @@ def test_journals_are_put_beside_those_that_are_there(tmp_path: Path) -> None:
     }
 
 
-def test_a_journal_that_a_gateway_writes_to_is_seen(tmp_path: Path) -> None:
+def test_a_restore_is_refused_while_a_gateway_writes_to_a_journal(tmp_path: Path) -> None:
     write(tmp_path / "0/000000000001.journal", "")
     owner = JournalFolder.try_claim(tmp_path / "1")
     assert owner is not None

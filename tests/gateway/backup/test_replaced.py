@@ -18,7 +18,7 @@ from gateway.postgres.dump import content_digests
 from gateway.postgres.former import FORMER, SET_ASIDE
 from gateway.serve.lock import RESTORE_MARKER
 from gateway.settings import load_settings
-from tests.gateway.backup.house import House, Lorikeet, seal_a_secret, seal_anew
+from tests.gateway.backup.house import House, Lorikeet, rewrite_manifest, seal_a_secret
 from tests.installation.databases import execute
 
 MADE_SINCE = "INSERT INTO organizations (id, name) VALUES ('org_since', 'made since the backup')"
@@ -49,7 +49,7 @@ def damage_rows(backup: Path) -> None:
     path.write_bytes(content)
 
 
-def miscount(backup: Path) -> None:
+def falsify_row_count(backup: Path) -> None:
     manifest = json.loads((backup / MANIFEST).read_text())
     manifest["contents"]["num_ledger_rows"] += 1
     (backup / MANIFEST).write_text(json.dumps(manifest))
@@ -64,7 +64,7 @@ def lose_key(backup: Path) -> None:
     [
         (cut_off, "cannot be restored: pg_restore failed"),
         (damage_rows, "pg_restore failed"),
-        (miscount, "num_ledger_rows is"),
+        (falsify_row_count, "num_ledger_rows is"),
         (lose_key, "there is no content key: 1 of 1 encrypted values cannot be opened; set LORIKEET_CONTENT_KEY"),
     ],
 )
@@ -78,7 +78,7 @@ async def test_a_forced_restore_that_cannot_work_leaves_what_is_there(
     await execute(dsn, MADE_SINCE)
     before = await content_digests(dsn)
     damage(sealed_backup)
-    seal_anew(sealed_backup)
+    rewrite_manifest(sealed_backup)
     assert words in await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
     assert await content_digests(dsn) == before and await schemas(dsn) == ["public"]
     assert (data_dir / "operator.key").read_text() == "sk-lk-another\n" and not (data_dir / "content.key").exists()
@@ -101,7 +101,7 @@ async def test_a_forced_restore_goes_on_after_one_that_was_killed_before_its_end
         await lorikeet(elsewhere, "restore", str(sealed_backup), "--force")
         assert (await content_digests(dsn)).num_organizations == before.num_organizations - 1
     else:
-        miscount(sealed_backup)
+        falsify_row_count(sealed_backup)
         await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
         assert await content_digests(dsn) == before, "not what the killed restore had made of it"
     assert await schemas(dsn) == ["public"]
@@ -124,7 +124,7 @@ async def test_no_former_database_comes_back_under_restored_keys_where_a_key_can
     assert await content_digests(dsn) == restored and await schemas(dsn) == ["public"]
     assert (data_dir / RESTORE_MARKER).exists(), "no server may start"
     whole = (sealed_backup / MANIFEST).read_text()
-    miscount(sealed_backup)
+    falsify_row_count(sealed_backup)
     assert "as it was" in await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
     assert await content_digests(dsn) == restored, "what the keys that were written open"
     assert (data_dir / RESTORE_MARKER).exists(), "a key is missing yet"
@@ -157,7 +157,7 @@ async def test_a_forced_restore_that_is_interrupted_during_a_step_that_blocks_le
     before = await content_digests(dsn)
     if damage is not None:
         damage(sealed_backup)
-        seal_anew(sealed_backup)
+        rewrite_manifest(sealed_backup)
     settings = load_settings(elsewhere)
 
     def interrupt(begun: str) -> None:
@@ -199,12 +199,12 @@ async def test_extensions_of_the_database_outlive_a_forced_restore(
     if is_whole:
         await lorikeet(elsewhere, "restore", str(sealed_backup), "--force")
     else:
-        miscount(sealed_backup)
+        falsify_row_count(sealed_backup)
         await lorikeet.refused(elsewhere, "restore", str(sealed_backup), "--force")
-    indexes = await names(dsn, "SELECT indexname FROM pg_indexes WHERE indexdef LIKE '%gin_trgm_ops%'")
+    indexes = await first_column(dsn, "SELECT indexname FROM pg_indexes WHERE indexdef LIKE '%gin_trgm_ops%'")
     assert indexes == ([] if is_whole else ["organizations_by_trigrams"]), "an index is of the database that has it"
     namespaces = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'pg_trgm'"
-    assert await names(dsn, namespaces) == ["public"] == await schemas(dsn)
+    assert await first_column(dsn, namespaces) == ["public"] == await schemas(dsn)
 
 
 async def test_an_extension_that_cannot_be_moved_is_refused_by_its_name(
@@ -221,20 +221,20 @@ async def test_an_extension_that_cannot_be_moved_is_refused_by_its_name(
     assert await content_digests(dsn) == before and await schemas(dsn) == ["public"]
 
 
-async def test_a_lost_content_key_is_told_where_there_is_nothing_to_lose(
+async def test_a_restore_into_an_empty_database_warns_of_a_lost_content_key(
     sealed_backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
 ) -> None:
     lose_key(sealed_backup)
-    seal_anew(sealed_backup)
+    rewrite_manifest(sealed_backup)
     code, _, err = await lorikeet.run(elsewhere, ("restore", str(sealed_backup)))
     assert code == 0 and "warning: there is no content key: 1 of 1 encrypted values cannot be opened" in err
 
 
 async def schemas(dsn: str) -> list[str]:
-    return await names(dsn, f"SELECT nspname FROM pg_namespace WHERE nspname IN ('public', '{FORMER}')")
+    return await first_column(dsn, f"SELECT nspname FROM pg_namespace WHERE nspname IN ('public', '{FORMER}')")
 
 
-async def names(dsn: str, query: str) -> list[str]:
+async def first_column(dsn: str, query: str) -> list[str]:
     conn = await asyncpg.connect(dsn)
     try:
         return [row[0] for row in await conn.fetch(query)]

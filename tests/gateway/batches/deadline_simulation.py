@@ -40,7 +40,10 @@ class Batch(msgspec.Struct, eq=False):
 
 
 class Computer(Protocol):
-    """An interface of whatever computes lines. Its clock runs faster than the gateway's: an hour lasts hour_s."""
+    """The interface of an engine or of servers that compute lines in virtual time.
+
+    hour_s: the length of a gateway's hour in seconds of the computer's clock.
+    """
 
     hour_s: float
 
@@ -104,7 +107,7 @@ class BusyEngine:
 
 
 def rate_of_share(chance: random.Random) -> float:
-    """Return the work per second that endless batch work gets from a busy engine."""
+    """Return the work per second that a busy engine does for batches that always have lines."""
     engine, work = BusyEngine(chance), 0.0
     while engine.now_s < 200:
         while engine.num_held < 20:
@@ -123,7 +126,7 @@ class Servers:
     """The mean work per second."""
 
     def __init__(self, hour_s: float, drift: float, chance: random.Random) -> None:
-        """Begin with no work. drift: the most by which an hour's rate differs, of the usual rate."""
+        """Begin with no work. drift: the largest deviation of an hour's rate, as a part of the mean rate."""
         self.hour_s = hour_s
         self.now_s = 0.0
         self._drift = drift
@@ -188,7 +191,9 @@ class Servers:
 def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) -> Iterator[Batch]:
     """Yield batches of 2 to 50 lines in the order of their arrival, with days of too much work and days of little.
 
-    A batch is allowed if all were in time, served one after the other by their deadlines at this rate.
+    A batch is allowed if it would end by its deadline when batches are served one after another in this order.
+
+    rate: the work per second that can be done for batches.
     """
     at_s, free_s, load, num_left = 1.0, 0.0, 0.4, 0
     day_s = DAY * hour_s
@@ -207,7 +212,10 @@ def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) 
 
 
 def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: float) -> None:
-    """Mark the batches that the servers can complete by their deadlines. most_full: the share to promise."""
+    """Set `is_allowed` of the batches that the servers can complete by their deadlines.
+
+    most_full: the part of the servers' work that may be promised to batches.
+    """
     free = 0.0
     for batch in batches:
         free = max(free, servers.could_do(batch.arrives_s)) + batch.work / most_full
@@ -215,7 +223,7 @@ def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: floa
 
 
 class Pool:
-    """The gateway's view of a computer, which gives credit as engines' heartbeats do."""
+    """The gateway's view of a computer: a pool that gives credit for a line while the computer wants lines."""
 
     def __init__(self, computer: Computer) -> None:
         self._computer = computer
@@ -274,7 +282,7 @@ class Gateway:
                     self._running[name] = batch, place
 
     def take_results(self) -> None:
-        """Take the results of a step, and end batches that are done."""
+        """Count the lines that the computer's last step has ended, and end batches that are done."""
         for name, work in self._computer.ended():
             if name not in self._running:  # it was aborted
                 continue
@@ -289,7 +297,10 @@ class Gateway:
         (self._working if batch in self._working else self._queue).remove(batch)
 
     def _fill_places(self) -> None:
-        """Assign places to the batches of tenants with the fewest; take one from a tenant that has two more."""
+        """Give places first to batches of the tenants with the fewest places.
+
+        If no place is free, take one from the tenant with the most places, if that tenant has at least two more.
+        """
         at_work = Counter(batch.tenant for batch in self._working)
         while self._queue:
             first = min(self._queue, key=lambda batch: (at_work[batch.tenant], batch.due_s))

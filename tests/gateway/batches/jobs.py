@@ -63,7 +63,7 @@ class Jobs:
         return [json.loads(line) for line in content.text.splitlines()]
 
 
-async def begin(client: httpx.AsyncClient, content: bytes, endpoint: str = CHAT) -> str:
+async def begin_batch(client: httpx.AsyncClient, content: bytes, endpoint: str = CHAT) -> str:
     """Store a file and begin a batch of it; return its id."""
     form = {"file": ("lines.jsonl", content)}
     file = (await client.post("/v1/files", files=form, data={"purpose": "batch"})).json()
@@ -76,7 +76,7 @@ async def read_batch(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     return found
 
 
-async def cancelled(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def cancel_and_wait(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     """Cancel a batch, wait until it has ended, and return it."""
     await client.post(f"/v1/batches/{id}/cancel")
 

@@ -19,7 +19,7 @@ from tests.installation.waiting import until
 NEVER = "batch_aaaaaaaaaaaaaaaaaaaaaaaa"
 
 
-async def ledger(tables: Database, project_id: str) -> tuple[int, int, set[str]]:
+async def billed_tokens(tables: Database, project_id: str) -> tuple[int, int, set[str]]:
     """Return the billed prompt tokens, the billed completion tokens and the tiers of the project's rows."""
     sql = """
         SELECT coalesce(sum(prompt_tokens), 0)::bigint AS prompt,
@@ -33,12 +33,12 @@ async def ledger(tables: Database, project_id: str) -> tuple[int, int, set[str]]
     return row["prompt"], row["completion"], set(row["tiers"] or ())
 
 
-async def billed(tables: Database, tenant: Key, batch: Any) -> None:
+async def wait_until_billed(tables: Database, tenant: Key, batch: Any) -> None:
     """Wait until the ledger has exactly the usage that the batch reports."""
     wanted = (batch.usage.input_tokens, batch.usage.output_tokens, {"batch"})
 
     async def agrees() -> bool:
-        return await ledger(tables, tenant.project_id) == wanted
+        return await billed_tokens(tables, tenant.project_id) == wanted
 
     await until(agrees, f"the ledger never came to {wanted}", pause_s=0.05)
 
@@ -76,7 +76,7 @@ async def test_lines_over_models_and_adapters_end_once_each_and_add_up(
     usages = [line["response"]["body"]["usage"] for line in done]
     assert sum(usage["prompt_tokens"] for usage in usages) == ended.usage.input_tokens > 0
     assert sum(usage["completion_tokens"] for usage in usages) == ended.usage.output_tokens > 0
-    await billed(tables, tenant, ended)
+    await wait_until_billed(tables, tenant, ended)
     fifth = next(line for line in done if line["custom_id"] == "good-5")
     body = good[5]["body"]
     same = await jobs.api.chat.completions.create(**body)
@@ -93,7 +93,9 @@ async def test_lines_over_models_and_adapters_end_once_each_and_add_up(
         ("/v1/responses", {"model": "tiny", "input": "one", "max_output_tokens": 16}),
     ],
 )
-async def test_other_endpoints(jobs: Jobs, tables: Database, tenant: Key, endpoint: str, body: dict[str, Any]) -> None:
+async def test_batches_run_at_every_endpoint_that_they_may_name(
+    jobs: Jobs, tables: Database, tenant: Key, endpoint: str, body: dict[str, Any]
+) -> None:
     lines = [{"custom_id": str(n), "method": "POST", "url": endpoint, "body": body} for n in range(3)]
     ended = await jobs.run(file_of(lines), endpoint)
     assert (ended.status, ended.request_counts.completed) == ("completed", 3), await jobs.lines(ended.error_file_id)
@@ -101,7 +103,7 @@ async def test_other_endpoints(jobs: Jobs, tables: Database, tenant: Key, endpoi
         found = line["response"]["body"]
         assert len(found.get("choices") or found.get("data") or [found["output"], found["usage"]]) == 2
         assert endpoint != "/v1/responses" or found["service_tier"] == "default"
-    await billed(tables, tenant, ended)
+    await wait_until_billed(tables, tenant, ended)
     assert ended.error_file_id is None
 
 
@@ -146,7 +148,9 @@ async def test_a_file_that_is_wrong_fails_the_batch_and_every_line_is_named(jobs
         (file_of([chat_line("a\0\u2028b")]), "completed"),
     ],
 )
-async def test_line_ends_marks_and_odd_characters(jobs: Jobs, content: bytes, status: str) -> None:
+async def test_byte_order_marks_line_ends_and_odd_characters_are_read_and_an_empty_file_fails(
+    jobs: Jobs, content: bytes, status: str
+) -> None:
     ended = await jobs.run(content)
     assert ended.status == status, ended
     if status == "failed":
@@ -167,7 +171,7 @@ async def test_line_ends_marks_and_odd_characters(jobs: Jobs, content: bytes, st
         ({"color": "red"}, "color"),
     ],
 )
-async def test_what_is_wrong_with_a_request_is_named(
+async def test_a_wrong_request_is_refused_by_its_field(
     jobs: Jobs, client: httpx.AsyncClient, tenant: Key, fields: dict[str, Any], param: str
 ) -> None:
     file = await jobs.api.files.create(file=("lines.jsonl", b"{}"), purpose="batch")
@@ -176,7 +180,7 @@ async def test_what_is_wrong_with_a_request_is_named(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_batch_is_answered_exactly_like_one_that_does_not_exist(
     jobs: Jobs, client: httpx.AsyncClient, tenant: Key, stranger: Key
 ) -> None:
     batch = await jobs.create(file_of([chat_line("a")]))
@@ -214,7 +218,7 @@ async def test_a_cancelled_batch_keeps_what_was_done_and_bills_nothing_else(
     assert len(done) == ended.request_counts.completed and len(done) + len(failed) == 44
     assert len({line["custom_id"] for line in [*done, *failed]}) == 44
     assert all(line["response"] is None and line["error"]["code"] == "batch_cancelled" for line in failed)
-    await billed(tables, tenant, ended)
+    await wait_until_billed(tables, tenant, ended)
     assert (await jobs.api.batches.cancel(batch.id)).status == "cancelled"
 
 
@@ -236,11 +240,13 @@ async def test_an_expired_batch_keeps_what_was_done(jobs: Jobs, tables: Database
     failed = await jobs.lines(ended.error_file_id)
     assert {line["error"]["code"] for line in failed} == {"batch_expired"}
     assert len(failed) + len(await jobs.lines(ended.output_file_id)) == 401
-    await billed(tables, tenant, ended)
+    await wait_until_billed(tables, tenant, ended)
 
 
-async def test_a_batch_that_changes_hands_bills_each_line_once(jobs: Jobs, tables: Database, tenant: Key) -> None:
-    """The gateway that had the batch before goes on for a while, knows nothing of the change, and changes nothing."""
+async def test_a_batch_that_moves_between_gateways_bills_each_line_once(
+    jobs: Jobs, tables: Database, tenant: Key
+) -> None:
+    """The gateway that ran the batch before goes on for a while without knowing that it lost the batch."""
     batch = await jobs.create(file_of([chat_line(str(n), max_tokens=60, ignore_eos=True) for n in range(40)]))
     for _ in range(4):
 
@@ -257,10 +263,10 @@ async def test_a_batch_that_changes_hands_bills_each_line_once(jobs: Jobs, table
     assert (ended.status, ended.request_counts.completed) == ("completed", 40)
     done = await jobs.lines(ended.output_file_id)
     assert len({line["custom_id"] for line in done}) == len(done) == 40
-    await billed(tables, tenant, ended)
+    await wait_until_billed(tables, tenant, ended)
 
 
-async def test_a_deleted_input_file_is_read_to_the_end_and_unusable_keys_let_a_batch_rest(
+async def test_a_batch_whose_input_file_is_deleted_reads_it_to_the_end(
     jobs: Jobs, client: httpx.AsyncClient, tables: Database, tenant: Key
 ) -> None:
     batch = await jobs.create(file_of([chat_line(str(n)) for n in range(5)]))
@@ -306,7 +312,7 @@ async def test_a_batch_whose_key_is_suspended_says_so_and_goes_on_with_the_key(
     assert (await jobs.ended(await jobs.api.batches.cancel(batch.id))).status == "cancelled"
 
 
-async def test_a_limit_of_the_day_lets_a_batch_rest_and_a_limit_of_the_minute_does_not_count_it(
+async def test_a_batch_waits_for_a_daily_limit_and_is_not_counted_by_a_limit_per_minute(
     jobs: Jobs, house: House, tables: Database, tenant: Key
 ) -> None:
     await put_limit(house.dsn, tenant.limit("requests", "minute", 1))
@@ -352,7 +358,7 @@ async def test_webhooks_are_told_how_batches_end(
 async def test_no_more_tokens_are_enqueued_than_a_limit_allows(
     jobs: Jobs, house: House, tables: Database, tenant: Key, operator: httpx.AsyncClient
 ) -> None:
-    """If several batches begin at once, as many pass as fit the limit; lines that have run make room again."""
+    """Of several batches that begin at once, as many are accepted as fit the limit; lines that have run free tokens."""
     # So many lines that none of these batches ends while the files of the others are checked, on a slow machine too.
     content = file_of([chat_line(str(n), max_tokens=400, ignore_eos=True) for n in range(200)])
     most = 2 * len(content)

@@ -43,7 +43,7 @@ def test_batches_are_done_within_24_hours_where_the_share_of_an_engine_allows() 
 
 @pytest.mark.parametrize(("seed", "drift"), [(6, 0.0), (1, 0.3)])
 def test_many_batches_are_done_within_24_hours_where_the_capacity_allows(seed: int, drift: float, full: bool) -> None:
-    """The capacity of each hour may be another one, by up to 30 %, which nobody knows before."""
+    """The capacity of an hour differs from the mean by up to 30 %, which no gateway knows in advance."""
     num_batches, hour_s = (FULL_BATCHES, FULL_HOUR_S) if full else (MANY_BATCHES, HOUR_S)
     chance = random.Random(seed)
     servers = Servers(hour_s, drift, random.Random(seed))
@@ -69,7 +69,7 @@ def test_many_batches_are_done_within_24_hours_where_the_capacity_allows(seed: i
         ([(10, 17), (12, 1)], False, [0]),  # the hopeless one keeps nobody waiting
     ],
 )
-def test_deadlines_are_in_danger_where_one_after_the_other_would_rest_for_less_than_an_hour(
+def test_deadlines_are_in_danger_if_batches_run_one_after_another_leave_less_than_an_hour(
     hours_left_and_needed: list[tuple[float, float]], is_urgent: bool, hopeless: list[int]
 ) -> None:
     work_per_s, now_s = 7.0, 50.0
@@ -80,7 +80,7 @@ def test_deadlines_are_in_danger_where_one_after_the_other_would_rest_for_less_t
     assert find_late(backlogs, work_per_s, now_s) == (is_urgent, hopeless)
 
 
-def test_the_pace_is_that_of_the_last_minutes_and_falls_while_nothing_ends() -> None:
+def test_the_pace_is_that_of_the_last_minutes_and_falls_while_no_line_ends() -> None:
     pace = Pace()
     pace.begin(0.0)
     for second in range(1, 1_001):
@@ -92,7 +92,7 @@ def test_the_pace_is_that_of_the_last_minutes_and_falls_while_nothing_ends() -> 
     assert pace.work_per_s(2_010.0) == float("inf"), "it is not known"
 
 
-class Credit:
+class FakePool:
     """A fake pool whose credit a test sets."""
 
     def __init__(self) -> None:
@@ -104,11 +104,11 @@ class Credit:
 
 
 @pytest.mark.parametrize(("num_lines", "is_urgent"), [(71_000, True), (60_000, False)])
-def test_once_a_deadline_is_in_danger_the_earliest_goes_first_and_one_place_of_fifty_goes_by_turns(
+def test_in_danger_the_earliest_deadline_goes_first_and_every_fiftieth_place_goes_by_turns(
     num_lines: int, is_urgent: bool
 ) -> None:
     """One line of one token ends each second; 72,000 seconds are left to the larger batch."""
-    now_s, credit = 0.0, Credit()
+    now_s, credit = 0.0, FakePool()
     feed = Feed({"tiny": credit}, clock=lambda: now_s)
     large, small = Asker("large", 72_000.0, {"tiny": num_lines}), Asker("small", 86_400.0, {"": 5_000})
     given: list[Place] = []
@@ -134,7 +134,7 @@ def test_once_a_deadline_is_in_danger_the_earliest_goes_first_and_one_place_of_f
 
 
 def test_batches_that_wait_for_a_gateway_put_deadlines_in_danger() -> None:
-    now_s, credit = 0.0, Credit()
+    now_s, credit = 0.0, FakePool()
     feed = Feed({"tiny": credit}, clock=lambda: now_s)
     asker = Asker("a", 86_400.0, {"tiny": 10_000})
     for second in range(60):
@@ -151,8 +151,8 @@ def test_batches_that_wait_for_a_gateway_put_deadlines_in_danger() -> None:
     assert not feed.is_urgent
 
 
-def test_lines_that_nobody_counted_take_nothing_off_the_others() -> None:
-    """A batch has more lines for removed models than were counted."""
+def test_uncounted_lines_do_not_reduce_the_backlog_of_counted_lines() -> None:
+    """A batch ends more lines for removed models than were counted when it began."""
     asker = Asker("a", 86_400.0, {"tiny": 10, "": 1})
     for _ in range(5):
         asker.done("gone", 1.0)
@@ -160,9 +160,10 @@ def test_lines_that_nobody_counted_take_nothing_off_the_others() -> None:
 
 
 def test_a_pool_is_judged_by_its_own_lines() -> None:
-    """Lines of another pool put no deadline in danger here, whether their batch asks or waits for a gateway."""
-    now_s, credit = 0.0, Credit()
-    pools = {"tiny": credit, "slow": Credit()}
+    """Lines of one pool do not make the lines of another pool urgent, whether their batch runs or waits for a
+    gateway."""
+    now_s, credit = 0.0, FakePool()
+    pools = {"tiny": credit, "slow": FakePool()}
     feed = Feed(pools, clock=lambda: now_s)
     asker = Asker("a", 86_400.0, {"tiny": 10_000, "slow": 100_000})
     feed.queued = [Queued(86_400.0, {"slow": 90_000}, None)]
@@ -180,8 +181,8 @@ def test_a_pool_is_judged_by_its_own_lines() -> None:
     assert [place.is_urgent for place in places if place is not None] == [False, True]
 
 
-def test_a_batch_is_hopeless_that_is_so_wherever_it_asks() -> None:
-    now_s, pools = 0.0, {"tiny": Credit(), "slow": Credit()}
+def test_a_batch_is_hopeless_if_it_is_too_late_in_every_pool() -> None:
+    now_s, pools = 0.0, {"tiny": FakePool(), "slow": FakePool()}
     feed = Feed(pools, clock=lambda: now_s)
     late = Asker("a", 86_400.0, {"tiny": 500_000, "slow": 500_000}, "late")
     early = Asker("a", 86_400.0, {"tiny": 100}, "early")

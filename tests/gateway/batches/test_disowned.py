@@ -1,4 +1,4 @@
-"""Lines that were begun and have no result when their batch ends are billed to nobody, whenever their usage arrives."""
+"""Lines that were begun but have no result when their batch ends are not billed, whenever their usage arrives."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
 
 
 async def test_a_line_that_is_refused_when_it_is_begun_again_is_billed_to_nobody(world: World, dsn: str) -> None:
-    """A gateway that ran documents of a line is killed; the model is gone when another one begins the line again."""
+    """A gateway is killed after it ran some documents of a line; the model is gone when another gateway begins it
+    again."""
     stuck = asyncio.Event()
 
     class Killed(Runner):

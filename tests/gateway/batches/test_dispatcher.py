@@ -107,7 +107,7 @@ class World:
             await dispatcher.stop()
 
     def of(self, key: Key) -> World:
-        """Return the same world for another tenant."""
+        """Return a world over the same database and files for the tenant of another key."""
         return World(self._database, self._folder, key, self.dsn)
 
     async def create(self, content: bytes) -> Batch:
@@ -400,7 +400,7 @@ async def test_a_file_that_cannot_be_checked_in_time_fails_the_batch(world: Worl
 
 
 async def test_results_are_kept_while_the_database_is_away(world: World, dsn: str) -> None:
-    """All connections end while the first lines run: no line runs twice, and each counts once."""
+    """All connections to the database end while the first lines run: no line runs twice, and each counts once."""
     batch = await world.create(file_of([chat_line(str(n)) for n in range(20)]))
 
     class Cutting(Runner):

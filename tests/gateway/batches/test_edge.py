@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.figures import figure
-from tests.gateway.batches.jobs import begin, cancelled, file_of, read_batch
+from tests.gateway.batches.jobs import begin_batch, cancel_and_wait, file_of, read_batch
 from tests.gateway.limits.fleet import INPUT_NANOS, OUTPUT_NANOS, Fleet, Key, completion, put_limit, running_fleet
 from tests.gateway.live import BASE
 from tests.installation.tenants import make_key
@@ -39,8 +39,11 @@ def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield fleet
 
 
-def nanos(usage: dict[str, int], input_tokens: str, output_tokens: str) -> int:
-    """Return the price of usage outside batches."""
+def price_in_nanos(usage: dict[str, int], input_tokens: str, output_tokens: str) -> int:
+    """Return the price of a usage object outside batches, in nanos of the currency.
+
+    input_tokens, output_tokens: the names of the object's fields.
+    """
     return usage[input_tokens] * INPUT_NANOS + usage[output_tokens] * OUTPUT_NANOS
 
 
@@ -54,14 +57,14 @@ async def clients(fleet: Fleet, tenant: Key) -> AsyncIterator[list[httpx.AsyncCl
             await each.aclose()
 
 
-def content(num_lines: int, max_tokens: int = MAX_TOKENS) -> bytes:
+def batch_file(num_lines: int, max_tokens: int = MAX_TOKENS) -> bytes:
     body = completion(PROMPT, max_tokens)
     return file_of({"custom_id": str(n), "method": "POST", "url": COMPLETIONS, "body": body} for n in range(num_lines))
 
 
-async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
+async def test_no_more_tokens_are_enqueued_over_gateways_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
     """Nine batches begin at once on three gateways; as many begin as fit, and the others fail and say why."""
-    lines = content(60, max_tokens=400)  # four seconds, in which no line ends: its tokens would make room for others
+    lines = batch_file(60, max_tokens=400)  # four seconds, in which no line ends: its tokens would make room for others
     largest = num_begun = 0
     conn = await asyncpg.connect(fleet.dsn)
     try:
@@ -72,7 +75,7 @@ async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, 
             limit = tenant.limit("enqueued_batch_tokens", "none", most, model=BASE if number % 2 else None)
             await put_limit(fleet.dsn, limit)
             async with clients(fleet, tenant) as gateways:
-                ids = await asyncio.gather(*(begin(gateways[n % 3], lines, COMPLETIONS) for n in range(9)))
+                ids = await asyncio.gather(*(begin_batch(gateways[n % 3], lines, COMPLETIONS) for n in range(9)))
 
                 async def are_checked() -> list[dict[str, Any]] | None:
                     nonlocal largest
@@ -87,7 +90,7 @@ async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, 
                 assert len(failed) == 9 - fits, [batch["status"] for batch in batches]
                 assert {batch["errors"]["data"][0]["code"] for batch in failed} == {"token_limit_exceeded"}
                 num_begun += fits
-                await asyncio.gather(*(cancelled(gateways[0], batch["id"]) for batch in batches))
+                await asyncio.gather(*(cancel_and_wait(gateways[0], batch["id"]) for batch in batches))
     finally:
         await conn.close()
     assert largest > 0
@@ -95,7 +98,7 @@ async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, 
         figure(f"enqueued tokens: {num_begun} of {9 * FULL_TENANTS} batches began, 0 over their limits")
 
 
-async def test_never_more_is_spent_on_lines_and_requests_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
+async def test_batches_and_requests_together_never_cost_more_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
     """Six batches run over three gateways, with requests beside them, all of one tenant with a limit of cost."""
     num_lines = 0
     conn = await asyncpg.connect(fleet.dsn)
@@ -105,7 +108,9 @@ async def test_never_more_is_spent_on_lines_and_requests_than_a_limit_allows(fle
             most = LINE_NANOS * (20 + 7 * number % 50) + LINE_NANOS - 1
             await put_limit(fleet.dsn, tenant.limit("cost_nanos", "month" if number % 2 else "day", most))
             async with clients(fleet, tenant) as gateways:
-                ids = await asyncio.gather(*(begin(gateways[n % 3], content(40), COMPLETIONS) for n in range(6)))
+                ids = await asyncio.gather(
+                    *(begin_batch(gateways[n % 3], batch_file(40), COMPLETIONS) for n in range(6))
+                )
                 asked = (
                     gateways[n % 3].post(COMPLETIONS, json=completion(PROMPT, MAX_TOKENS)) for n in range(number % 9)
                 )
@@ -118,11 +123,11 @@ async def test_never_more_is_spent_on_lines_and_requests_than_a_limit_allows(fle
                     return bool(spent > most - 2 * LINE_NANOS)  # noqa: B023
 
                 await until(is_full, "the limit was not used up", pause_s=0.05)
-                batches = await asyncio.gather(*(cancelled(gateways[0], id) for id in ids))
+                batches = await asyncio.gather(*(cancel_and_wait(gateways[0], id) for id in ids))
             num_done = sum(batch["request_counts"]["completed"] for batch in batches)
-            due = sum(nanos(batch["usage"], "input_tokens", "output_tokens") for batch in batches) // 2
+            due = sum(price_in_nanos(batch["usage"], "input_tokens", "output_tokens") for batch in batches) // 2
             replies = [answer.json() for answer in answers if answer.status_code == 200]
-            due += sum(nanos(reply["usage"], "prompt_tokens", "completion_tokens") for reply in replies)
+            due += sum(price_in_nanos(reply["usage"], "prompt_tokens", "completion_tokens") for reply in replies)
             spent = 0
 
             async def is_billed() -> bool:

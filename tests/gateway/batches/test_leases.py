@@ -1,5 +1,5 @@
-"""A batch changes hands and starts to run without losing a line, however late a gateway is and whenever the database
-dies."""
+"""A batch starts to run and moves between gateways without losing a line, however late a gateway is and whenever the
+database dies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EXPIRE = "UPDATE batches SET leased_until = '-infinity'"
 NUM_HALTED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
 
 
-async def lease_two(database: Database, gateway: str) -> list[LeasedBatch]:
+async def lease_up_to_two(database: Database, gateway: str) -> list[LeasedBatch]:
     async with database.transaction() as conn:
         return await lease_batches(conn, gateway, 2, CHECKED + RUN)
 
@@ -55,7 +55,7 @@ async def lease_two(database: Database, gateway: str) -> list[LeasedBatch]:
 async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world: World, database: Database) -> None:
     for _ in range(2):
         await world.create(file_of([chat_line("a")]))
-    old = await lease_two(database, "old")
+    old = await lease_up_to_two(database, "old")
     async with database.transaction() as conn:
         for batch in old:
             await lock_batch(conn, batch)
@@ -66,7 +66,7 @@ async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world:
         await conn.execute(EXPIRE)
     async with database.acquire() as gate, database.acquire() as conn:
         await gate.execute("SELECT pg_advisory_lock($1)", GATE)
-        taking = asyncio.create_task(lease_two(database, "new"))
+        taking = asyncio.create_task(lease_up_to_two(database, "new"))
 
         async def halts() -> bool:
             return bool(await conn.fetchval(NUM_HALTED, GATE))
@@ -92,7 +92,7 @@ async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(wor
     await world.create(file_of([chat_line("a")]))
     models = ["tiny", "tiny:adapter", "tiny", "my-route", "gone:adapter", "large"]
     lines = [NewLine(number, 0, 1, model) for number, model in enumerate(models, 1)]
-    (batch,) = await lease_two(database, "gateway")
+    (batch,) = await lease_up_to_two(database, "gateway")
     async with database.transaction() as conn:
         await conn.execute(MAKE_POOLS, batch.project_id, ["tiny", "large"])
         await lock_batch(conn, batch)
@@ -129,11 +129,11 @@ async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(wor
     assert await end(2, 3, 5) == {}
 
 
-async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_with_the_next_lease(
+async def test_open_lines_that_an_older_gateway_did_not_count_are_counted_with_the_next_lease(
     world: World, database: Database
 ) -> None:
     await world.create(file_of([chat_line("a")]))
-    (batch,) = await lease_two(database, "old")
+    (batch,) = await lease_up_to_two(database, "old")
     async with database.transaction() as conn:
         await conn.execute(MAKE_POOLS, batch.project_id, ["tiny"])
         await lock_batch(conn, batch)
@@ -142,10 +142,10 @@ async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_wit
         await claim_lines(conn, batch, 2)
 
     async def taken() -> dict[str, int]:
-        """Return the open lines that a gateway finds as it takes the batch, which are stored as well."""
+        """Have a gateway lease the batch; return the open lines that it counts, and check that they are stored."""
         async with database.acquire() as conn:
             await conn.execute(EXPIRE)
-        (found,) = await lease_two(database, "new")
+        (found,) = await lease_up_to_two(database, "new")
         async with database.transaction() as conn:
             assert await lock_batch(conn, found) == "in_progress"
             found = await begin_anew(conn, found)
@@ -164,7 +164,7 @@ async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_wit
 
 async def test_a_batch_some_of_whose_lines_the_database_lost_does_not_begin(world: World, database: Database) -> None:
     await world.create(file_of([chat_line("a")]))
-    (batch,) = await lease_two(database, "gateway")
+    (batch,) = await lease_up_to_two(database, "gateway")
     async with database.transaction() as conn:
         await lock_batch(conn, batch)
         await add_lines(conn, batch, LINES[2:])  # a database that died lost the first ones
@@ -195,9 +195,9 @@ async def test_lines_that_are_lost_while_a_file_is_checked_run_all_the_same(worl
     assert (ended.row.num_completed, ended.row.num_failed) == (300, 0)
 
 
-async def test_a_line_whose_run_is_cancelled_from_within_is_begun_again(world: World) -> None:
+async def test_a_line_whose_run_raises_a_cancellation_is_begun_again(world: World) -> None:
     class Cancelling(Runner):
-        """A runner below which something that it awaits is cancelled, once."""
+        """A runner whose first run raises CancelledError, as when a task that it awaits is cancelled."""
 
         has_cancelled = False
 

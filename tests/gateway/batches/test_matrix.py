@@ -114,11 +114,13 @@ PATHS: list[tuple[str, str, str | None]] = [
 
 
 @pytest.fixture
-def of_tenant(tenant: Key) -> dict[str, str]:
+def tenant_headers(tenant: Key) -> dict[str, str]:
     return tenant.headers
 
 
-async def test_every_field_of_both_apis_is_honoured_or_refused_by_name(house: House, of_tenant: dict[str, str]) -> None:
+async def test_every_field_of_both_apis_is_honoured_or_refused_by_name(
+    house: House, tenant_headers: dict[str, str]
+) -> None:
     assert {*CreateBatch.__struct_fields__, "color"} == set(BATCH)
     assert {*CreateUpload.__struct_fields__, "color"} == set(UPLOAD)
     assert set(FORM.names) == {"file", "purpose", ANCHOR, SECONDS}
@@ -133,7 +135,7 @@ async def test_every_field_of_both_apis_is_honoured_or_refused_by_name(house: Ho
         if status != 200 and (set(error) != {"message", "type", "param", "code"} or not error["message"]):
             wrong.append(f"{what}: {reply.text[:200]} is no error of OpenAI's shape")
 
-    async with httpx.AsyncClient(base_url=house.url, headers=of_tenant, timeout=PATIENCE_S) as client:
+    async with httpx.AsyncClient(base_url=house.url, headers=tenant_headers, timeout=PATIENCE_S) as client:
 
         async def stored(purpose: str) -> str:
             form = {"file": ("a.jsonl", file_of([chat_line("a") | {"url": "/none"}]))}

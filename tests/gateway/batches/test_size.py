@@ -1,4 +1,4 @@
-"""The largest file a batch may have, and a hundred batches at once: what checking, showing and cancelling take.
+"""The time and memory that the largest input file and a hundred batches at once take: to check, to show, to cancel.
 
 At full size the file has 50,000 lines and 200 MB, and times and memory are held to their bounds.
 """
@@ -70,10 +70,11 @@ async def client(site: Site) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def lines(num_lines: int, num_bytes: int, *, are_short: bool = False) -> bytes:
+def batch_file(num_lines: int, num_bytes: int, *, are_short: bool = False) -> bytes:
     """Return a file with num_lines lines and about num_bytes bytes.
 
-    are_short: the text is short, as the model's context needs it for lines that run, and spaces fill each line.
+    are_short: True: the prompts are short enough for the model's context, and spaces fill each line; False: the prompts
+    fill the lines.
     """
     size = num_bytes // num_lines - len(json.dumps(chat_line(f"line-{num_lines}", "hello"))) - 1
     if are_short:
@@ -82,7 +83,7 @@ def lines(num_lines: int, num_bytes: int, *, are_short: bool = False) -> bytes:
     return file_of(chat_line(f"line-{number}", "x" * size) for number in range(num_lines))
 
 
-async def stored(client: httpx.AsyncClient, content: bytes) -> str:
+async def store_file(client: httpx.AsyncClient, content: bytes) -> str:
     """Store a file; return its id."""
     form = {"file": ("lines.jsonl", content)}
     return str((await client.post("/v1/files", files=form, data={"purpose": "batch"})).json()["id"])
@@ -93,7 +94,7 @@ async def create_batch(client: httpx.AsyncClient, file_id: str) -> str:
     return str((await client.post("/v1/batches", json=asked)).json()["id"])
 
 
-async def once(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, Any]:
+async def wait_for_status(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, Any]:
     """Wait until a batch has one of these statuses, and return it."""
     found: dict[str, Any] = {}
 
@@ -107,7 +108,10 @@ async def once(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, 
 
 
 def resident_mb(pid: int, name: str = "VmRSS") -> float:
-    """Return the memory of a process in MiB, or with VmHWM the most it ever had; 0 once it is gone."""
+    """Return the memory of a process in MiB; 0 once the process is gone.
+
+    name: the field of /proc/PID/status: VmRSS for the present memory, VmHWM for its peak.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -115,7 +119,7 @@ def resident_mb(pid: int, name: str = "VmRSS") -> float:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(f"{name}:")), 0.0)
 
 
-class Memory:
+class MemoryPeak:
     """The highest memory of a gateway and of processes it has started, beyond its memory at the beginning."""
 
     def __init__(self, pid: int) -> None:
@@ -151,9 +155,9 @@ def p99(values: list[float]) -> float:
 async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobody_feels_it(
     site: Site, full: bool
 ) -> None:
-    """The file's last line is wrong: no line runs, and the batch's error names the wrong one."""
+    """The last line of the file is wrong, so no line runs and the batch's error names this line."""
     num_lines, num_bytes = (FULL_LINES, FULL_BYTES) if full else (LINES, BYTES)
-    content = lines(num_lines, num_bytes)
+    content = batch_file(num_lines, num_bytes)
     wrong = content[: content.rindex(b"\n", 0, -1) + 1] + b'{"custom_id": "last"'
     body = {"model": BASE, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
     chat = post(CHAT, site.tenant.secret, json.dumps(body).encode())
@@ -161,10 +165,10 @@ async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobo
     beside_ms: list[float] = []
     took_s, took_mb = [], []
     async with client(site) as api:
-        file_id = await stored(api, wrong)
+        file_id = await store_file(api, wrong)
         connection = await connect("127.0.0.1", site.fleet.gateways[0].port)
         for _ in range(ROUNDS if full else 1):
-            memory, ended, began_s = Memory(site.pid), asyncio.Event(), time.monotonic()
+            memory, ended, began_s = MemoryPeak(site.pid), asyncio.Event(), time.monotonic()
             asking = asyncio.create_task(latencies_ms(connection, chat, ended))
             id = await create_batch(api, file_id)
             while (batch := await read_batch(api, id))["status"] == "validating":
@@ -195,9 +199,9 @@ async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobo
 async def test_a_large_batch_is_cancelled_soon_and_makes_no_token_afterwards(site: Site, full: bool) -> None:
     num_lines, num_bytes = (FULL_LINES, FULL_BYTES) if full else (LINES, BYTES)
     async with client(site) as api:
-        id = await create_batch(api, await stored(api, lines(num_lines, num_bytes, are_short=True)))
+        id = await create_batch(api, await store_file(api, batch_file(num_lines, num_bytes, are_short=True)))
         stored_s = time.monotonic()
-        assert (await once(api, id, "in_progress"))["request_counts"]["total"] == num_lines
+        assert (await wait_for_status(api, id, "in_progress"))["request_counts"]["total"] == num_lines
         took_s = time.monotonic() - stored_s
 
         async def has_begun() -> bool:
@@ -206,7 +210,7 @@ async def test_a_large_batch_is_cancelled_soon_and_makes_no_token_afterwards(sit
         await until(has_begun, "nothing ran")
         began_s = time.monotonic()
         await api.post(f"/v1/batches/{id}/cancel")
-        batch = await once(api, id, "cancelled")
+        batch = await wait_for_status(api, id, "cancelled")
         cancelled_s = time.monotonic() - began_s
         produced = site.num_produced()
         await asyncio.sleep(1.0)  # whatever was still computed would show by then
@@ -223,7 +227,7 @@ async def test_a_hundred_batches_are_shown_at_once_with_counts_that_are_fresh(si
     content = file_of(chat_line(str(n), max_tokens=TOKENS, ignore_eos=True) for n in range(num_lines))
     took_ms: list[float] = []
     async with client(site) as api:
-        file_id = await stored(api, content)
+        file_id = await store_file(api, content)
         ids = [await create_batch(api, file_id) for _ in range(num_batches)]
         line_of = {request_id_of(id, n): id for id in ids for n in range(1, num_lines + 1)}
         connection = await connect("127.0.0.1", site.fleet.gateways[0].port)

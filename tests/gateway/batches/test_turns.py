@@ -1,4 +1,4 @@
-"""A project gets as much for one batch as another for twenty: places in a gateway, and the engines' credit."""
+"""A project with one batch gets as much as one with twenty: places in a gateway, and the engines' credit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.db.batches.work import (
 )
 from gateway.db.pool import Database
 from tests.figures import figure
-from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, read_batch
+from tests.gateway.batches.jobs import begin_batch, cancel_and_wait, chat_line, file_of, read_batch
 from tests.gateway.batches.test_dispatcher import World
 from tests.gateway.batches.test_dispatcher import world as world
 from tests.gateway.conftest import House
@@ -44,7 +44,7 @@ BEGUN = """
 """A statement that puts batches into the state in which four of ten lines have ended, with 16 tokens of work each."""
 
 
-class Pool:
+class FakePool:
     """A fake pool whose credit a test sets."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ MANY_WORK, ONE_WORK = 5.0, 20.0
 """The work of a line of two projects in the simulations below."""
 
 
-class Gateway:
+class SimulatedGateway:
     """The feed of a gateway over a pool that gives credit, with batches whose lines end at random."""
 
     def __init__(self, askers: list[Asker], chance: random.Random) -> None:
@@ -74,7 +74,7 @@ class Gateway:
         self.done: Counter[str] = Counter()
         self._askers = askers
         self._chance = chance
-        self._pool = Pool()
+        self._pool = FakePool()
         self.feed = Feed({"tiny": self._pool}, clock=lambda: self.now_s)
         self._in_flight: list[tuple[Place, Asker]] = []
 
@@ -96,9 +96,9 @@ class Gateway:
 
 
 def test_lines_that_are_refused_take_no_more_turns_than_others() -> None:
-    """A refused line makes no work, but takes the credit of one that would."""
+    """A refused line makes no work, but uses up credit that another line could have used."""
     chance = random.Random(0)
-    gateway = Gateway([asker("refused"), asker("one")], chance)
+    gateway = SimulatedGateway([asker("refused"), asker("one")], chance)
     for _ in range(2_000):
         gateway.second(chance.randrange(4))
     assert 0.9 <= gateway.num_begun["refused"] / gateway.num_begun["one"] <= 2.1, gateway.num_begun
@@ -106,7 +106,7 @@ def test_lines_that_are_refused_take_no_more_turns_than_others() -> None:
 
 def test_twenty_batches_of_short_lines_get_the_work_of_one_batch_of_long_ones() -> None:
     chance = random.Random(0)
-    gateway = Gateway([*(asker("many") for _ in range(20)), asker("one")], chance)
+    gateway = SimulatedGateway([*(asker("many") for _ in range(20)), asker("one")], chance)
     for _ in range(2_000):
         gateway.second(chance.randrange(4))
     assert 0.98 <= gateway.done["many"] / gateway.done["one"] <= 1.02, gateway.done
@@ -114,7 +114,7 @@ def test_twenty_batches_of_short_lines_get_the_work_of_one_batch_of_long_ones() 
 
 def test_a_batch_that_waits_for_the_database_most_of_the_time_gets_as_much_and_holds_nobody_up() -> None:
     chance = random.Random(0)
-    gateway = Gateway([*(asker("many") for _ in range(20)), asker("one")], chance)
+    gateway = SimulatedGateway([*(asker("many") for _ in range(20)), asker("one")], chance)
     credit = 0
     for second in range(2_000):
         slow = frozenset({"one"} if second % 4 else ())
@@ -125,12 +125,12 @@ def test_a_batch_that_waits_for_the_database_most_of_the_time_gets_as_much_and_h
     assert num_lines > 0.98 * credit - 10, "no credit was left"
 
 
-async def test_work_at_all_gateways_counts(database: Database, dsn: str) -> None:
+async def test_a_projects_work_at_all_gateways_counts_for_its_turns(database: Database, dsn: str) -> None:
     """One project has batches at three gateways, which get equal credit from the engine, and another has one batch."""
     keys = {name: await make_key(dsn, name) for name in ("many", "one")}
     names = {key.project_id: name for name, key in keys.items()}
     chance = random.Random(0)
-    gateways = [Gateway([asker("many"), *([asker("one")] if not n else [])], chance) for n in range(3)]
+    gateways = [SimulatedGateway([asker("many"), *([asker("one")] if not n else [])], chance) for n in range(3)]
     for second in range(600):
         for gateway in gateways:
             gateway.second(chance.randrange(2) if gateway is not gateways[0] else chance.randrange(6))
@@ -144,7 +144,7 @@ async def test_work_at_all_gateways_counts(database: Database, dsn: str) -> None
     assert 0.95 <= done["many"] / done["one"] <= 1.05, [gateway.done for gateway in gateways]
 
 
-async def test_a_project_that_asks_again_after_a_while_is_lifted_to_the_smallest(database: Database, dsn: str) -> None:
+async def test_a_project_that_asks_again_after_a_pause_begins_at_the_smallest_tag(database: Database, dsn: str) -> None:
     first, second = [(await make_key(dsn, name)).project_id for name in ("a", "b")]
     async with database.acquire() as conn:
         for _ in range(3):
@@ -167,7 +167,7 @@ async def test_a_project_that_asks_again_after_a_while_is_lifted_to_the_smallest
 
 
 def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:
-    pool = Pool()
+    pool = FakePool()
     feed = Feed({"tiny": pool}, clock=lambda: 0.0)
     busy, rests = asker("busy"), asker("rests")
     pool.credit = 1
@@ -180,14 +180,14 @@ def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:
 
 
 def test_one_project_alone_gets_all_credit() -> None:
-    pool = Pool()
+    pool = FakePool()
     feed = Feed({"tiny": pool}, clock=lambda: 0.0)
     pool.credit = 9
     alone = asker("alone")
     assert sum(feed.take("tiny", alone) is not None for _ in range(20)) == 9
 
 
-def work(project: str, began_s: float) -> Any:
+def work_on_batch(project: str, began_s: float) -> Any:
     batch = LeasedBatch(
         project_id=project,
         id=f"{project}{began_s}",
@@ -223,7 +223,7 @@ def work(project: str, began_s: float) -> Any:
 def test_a_batch_gives_its_place_to_a_project_with_fewer(
     standings: dict[str, ProjectBatches], now_s: float, expected: str | None
 ) -> None:
-    working = [work("a", 2), work("a", 1), work("a", 3)]
+    working = [work_on_batch("a", 2), work_on_batch("a", 1), work_on_batch("a", 3)]
     found = gives_place(working, standings, now_s)
     assert (found and found.batch.id) == expected
     working[0].must_rest.set()
@@ -231,14 +231,14 @@ def test_a_batch_gives_its_place_to_a_project_with_fewer(
 
 
 def test_only_batches_whose_lines_run_give_their_places() -> None:
-    works = [work("a", began_s) for began_s in (1, 2, 3)]
+    works = [work_on_batch("a", began_s) for began_s in (1, 2, 3)]
     works[0].stage = "ending"
     found = gives_place(works, {"a": ProjectBatches(2, 0), "b": ProjectBatches(0, 1)}, 3.0)
     assert found is works[1]
 
 
 def test_a_batch_that_will_be_late_in_any_case_gives_its_place_to_another_of_its_project() -> None:
-    works = [work("a", began_s) for began_s in (3, 2, 1)]
+    works = [work_on_batch("a", began_s) for began_s in (3, 2, 1)]
     lost = {works[0].batch.id, works[1].batch.id}
     standings = {"a": ProjectBatches(3, 1), "b": ProjectBatches(3, 0)}
     assert gives_place(works, standings, 13.0, hopeless=lost) is works[1]
@@ -257,12 +257,12 @@ async def test_batches_of_projects_with_the_fewest_at_work_are_leased_first(worl
     assert taken[0] == mine[0].row.id and other.row.id in taken[1:2] and taken[2] in {each.row.id for each in mine}
 
 
-async def test_gateways_count_the_lines_that_wait_for_them_each_its_part(world: World, database: Database) -> None:
+async def test_each_gateway_counts_its_share_of_the_waiting_lines(world: World, database: Database) -> None:
     for _ in range(3):
         await world.create(file_of([chat_line("a")]))
 
     async def lease(gateway: str) -> list[QueuedBatch]:
-        """Have a gateway take a batch; return what waits then."""
+        """Have a gateway lease a batch; return the batches that still wait for a gateway."""
         async with database.transaction() as conn:
             (taken,) = await lease_batches(conn, gateway, 1, CHECKED + RUN)
             await conn.execute(BEGUN, taken.id)
@@ -278,7 +278,7 @@ async def test_gateways_count_the_lines_that_wait_for_them_each_its_part(world: 
 
 
 async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: House, full: bool) -> None:
-    """The twenty are there first, and hold all places of the gateway."""
+    """The twenty batches are created first, and hold all places of the gateway."""
     num_lines = FULL_LINES if full else LINES
     many, one = await make_key(house.dsn, "many"), await make_key(house.dsn, "one")
 
@@ -289,14 +289,14 @@ async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: Hous
         httpx.AsyncClient(base_url=house.url, headers=many.headers, timeout=PATIENCE_S) as theirs,
         httpx.AsyncClient(base_url=house.url, headers=one.headers, timeout=PATIENCE_S) as own,
     ):
-        others = [await begin(theirs, content(num_lines // 5)) for _ in range(20)]
+        others = [await begin_batch(theirs, content(num_lines // 5)) for _ in range(20)]
 
         async def num_theirs() -> int:
             batches = (await theirs.get("/v1/batches?limit=100")).json()["data"]
             return sum(batch["request_counts"]["completed"] for batch in batches)
 
         await until(num_theirs, "nothing of the twenty ran", pause_s=0.05)
-        batch = await begin(own, content(num_lines))
+        batch = await begin_batch(own, content(num_lines))
 
         async def num_own() -> int:
             return int((await read_batch(own, batch))["request_counts"]["completed"])
@@ -318,7 +318,7 @@ async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: Hous
         gained = after[0] - before[0], after[1] - before[1]
         for client, ids in ((theirs, others), (own, [batch])):
             for id in ids:
-                await cancelled(client, id)
+                await cancel_and_wait(client, id)
     if full:
         figure(f"lines of twenty batches and of one in the same time: {gained[0]:.0f} and {gained[1]:.0f}")
         assert 0.9 <= gained[0] / gained[1] <= 1.1, gained

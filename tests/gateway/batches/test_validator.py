@@ -47,7 +47,7 @@ HOSTILE: dict[str, tuple[bytes, list[tuple[str, int | None]], int]] = {
 }
 
 
-def found_in(output: bytes) -> tuple[list[tuple[str, int | None]], int]:
+def faults_and_good_lines(output: bytes) -> tuple[list[tuple[str, int | None]], int]:
     """Return the faults in the output of the checking process, and the number of good lines."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
     faults = [(error["code"], error["line"]) for row in rows for error in row.get("errors", [])]
@@ -64,7 +64,7 @@ def test_a_hostile_file_is_named_by_line_in_bounded_memory(name: str) -> None:
         except BrokenPipeError:
             output, told = process.communicate()  # it has read enough
     assert process.returncode == 0, told
-    assert found_in(output) == (faults, num_good)
+    assert faults_and_good_lines(output) == (faults, num_good)
     assert int(told.split()[-2]) / 1024 < MAX_MB, told
 
 
@@ -79,7 +79,7 @@ def test_a_line_that_is_no_object_is_told_from_one_that_is_no_json(line: bytes, 
     assert why in json.loads(out.getvalue().splitlines()[0])["errors"][0]["message"]
 
 
-def test_a_file_is_the_same_however_its_bytes_come() -> None:
+def test_a_file_is_checked_alike_however_its_bytes_are_split() -> None:
     content = (
         b"\xef\xbb\xbf"
         + file_of([chat_line(f"{n}", "Löffel 🥄") if n % 5 else "{" for n in range(60)])
@@ -97,5 +97,5 @@ def test_a_file_is_the_same_however_its_bytes_come() -> None:
         checker.end()
         seen.add(out.getvalue())
     assert len(seen) == 1
-    faults, num_good = found_in(seen.pop())
+    faults, num_good = faults_and_good_lines(seen.pop())
     assert faults == [("invalid_json_line", n) for n in range(1, 61, 5)] and num_good == 49

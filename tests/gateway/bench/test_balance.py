@@ -33,7 +33,7 @@ def test_no_policy_hits_more_than_the_cache_that_knows_the_future() -> None:
         assert compare(kind, SMALL, requests, best_static_placement(SMALL)).hit_rate <= most, kind.name
 
 
-def test_a_seed_stands_for_a_run_and_every_request_ends_up_at_one_replica() -> None:
+def test_a_seed_reproduces_a_run_and_every_request_goes_to_one_replica() -> None:
     def simulation() -> Simulation:
         return Simulation(
             SMALL, [OurPolicy([f"replica-{number}" for number in range(4)], 2, seed) for seed in range(2)]

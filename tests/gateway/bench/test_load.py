@@ -16,7 +16,7 @@ def load(distribution: Distribution = "turn", *, shared: int = 0) -> Load:
     return Load(MODELS, max_tokens=8, prompt_words=12, shared_words=shared, distribution=distribution)
 
 
-def test_a_seed_stands_for_a_load() -> None:
+def test_a_seed_reproduces_a_load() -> None:
     first, again, other = (list(jobs(load("zipf"), 50, random.Random(seed))) for seed in (1, 1, 2))
     assert first == again != other
 

@@ -16,10 +16,10 @@ REQUEST = post("/", "key", b"{}")
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
-class Server:
+class ClosingServer:
     """A fake server that closes a connection after `answers` answers.
 
-    loses_next: whether the server reads one more request before it closes the connection.
+    loses_next: True: the server reads one more request before it closes the connection, and does not answer it.
     """
 
     def __init__(self, answers: int, *, loses_next: bool) -> None:
@@ -37,7 +37,7 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(server: Server, count: int) -> AsyncIterator[tuple[Connections, Callable[[], None]]]:
+async def connected(server: ClosingServer, count: int) -> AsyncIterator[tuple[Connections, Callable[[], None]]]:
     """Give open connections, and a function that stops the server from listening."""
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
@@ -50,7 +50,7 @@ async def connected(server: Server, count: int) -> AsyncIterator[tuple[Connectio
 
 
 async def test_a_connection_that_was_closed_is_opened_again() -> None:
-    async with connected(Server(1, loses_next=False), 1) as (connections, close):
+    async with connected(ClosingServer(1, loses_next=False), 1) as (connections, close):
         statuses = []
         for _ in range(3):
             statuses.append(await connections.ask(REQUEST))
@@ -61,8 +61,8 @@ async def test_a_connection_that_was_closed_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("row_of", ["at_rate", "as_fast_as_possible"])
-async def test_what_a_server_loses_is_counted(row_of: str) -> None:
-    server = Server(3, loses_next=True)
+async def test_requests_that_a_server_loses_are_counted_as_errors(row_of: str) -> None:
+    server = ClosingServer(3, loses_next=True)
     async with connected(server, 4) as (connections, _):
         if row_of == "at_rate":
             row = await at_rate(connections, [REQUEST], 200, 0.5, random.Random(0))
@@ -74,8 +74,8 @@ async def test_what_a_server_loses_is_counted(row_of: str) -> None:
     assert 0 < row["errors"] / row["requests"] < 0.5
 
 
-async def test_a_server_that_is_gone_answers_nothing() -> None:
-    async with connected(Server(0, loses_next=False), 2) as (connections, close):
+async def test_all_requests_to_a_closed_server_are_errors() -> None:
+    async with connected(ClosingServer(0, loses_next=False), 2) as (connections, close):
         close()
         await asyncio.sleep(0.05)
         row = await at_rate(connections, [REQUEST], 100, 0.2, random.Random(0))

@@ -16,7 +16,7 @@ from tests.patience import TRIES
 pytestmark = pytest.mark.usefixtures("log_apart")  # the gateway, which logs, runs in this process
 
 
-def bench(house: House, *argv: str, model: str = BASE, key: str = "") -> int:
+def run_bench(house: House, *argv: str, model: str = BASE, key: str = "") -> int:
     return main(["--url", house.url, "--key", key or house.acme.key, "--model", model, *argv])
 
 
@@ -29,7 +29,7 @@ def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest
     adapter = f"{BASE}:{house.acme.adapter}"
     flags = ["--streams", "1", "4", "--requests", "6", "--max-tokens", "10", "--prompt-tokens", "8", "--json"]
     for _ in range(TRIES):  # a machine's other work slows streams beside each other most
-        assert bench(house, "--model", adapter, *flags) == 0
+        assert run_bench(house, "--model", adapter, *flags) == 0
         rows = [json.loads(line) for line in output(capsys)]
         are_apart = all(row["time_per_token_ms_p50"] > 0 for row in rows)  # not so for tokens that are read at once
         if are_apart and rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]:
@@ -45,29 +45,29 @@ def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest
 
 
 def test_the_table_has_a_line_for_each_row(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(house, "--streams", "1", "2", "--requests", "2", "--max-tokens", "1", "--prompt-tokens", "4") == 0
+    assert run_bench(house, "--streams", "1", "2", "--requests", "2", "--max-tokens", "1", "--prompt-tokens", "4") == 0
     lines = output(capsys)
     assert [line.split()[:2] for line in lines] == [["1", "streams"], ["2", "streams"]]
     assert all("errors 0" in line for line in lines)
 
 
 def test_requests_that_fail_are_counted_and_named(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(house, "--streams", "2", "--requests", "3", "--prompt-tokens", "600", "--json") == 1
+    assert run_bench(house, "--streams", "2", "--requests", "3", "--prompt-tokens", "600", "--json") == 1
     (row,) = map(json.loads, output(capsys))
     assert (row["requests"], row["errors"], row["ttft_ms_p50"], row["time_per_token_ms_p50"]) == (0, 3, None, None)
     assert row["first_error"].startswith("400: This model's maximum context length is 512 tokens.")
 
 
-def test_a_server_that_refuses_is_one_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(house, key="sk-wrong") == 1
+def test_a_refusal_by_the_server_is_reported_in_one_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_bench(house, key="sk-wrong") == 1
     assert capsys.readouterr().err.startswith(f"bench: {BASE} does not answer: 401: ")
-    assert bench(house, model=f"{BASE}:{house.globex.adapter}") == 1
+    assert run_bench(house, model=f"{BASE}:{house.globex.adapter}") == 1
     err = capsys.readouterr().err
     assert err.startswith(f"bench: {BASE}:{house.globex.adapter} does not answer: 404: ")
     assert err.count("\n") == 1
 
 
-def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_server_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     assert main(["--url", f"http://127.0.0.1:{port}", "--key", "sk-any", "--model", BASE]) == 1
@@ -96,7 +96,7 @@ def test_wrong_usage_names_the_flag(
     assert complaint in capsys.readouterr().err
 
 
-def test_a_server_of_its_own_that_cannot_start_is_one_line(
+def test_a_server_that_the_benchmark_cannot_start_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LORIKEET_MAX_WAITING", "none")

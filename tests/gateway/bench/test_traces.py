@@ -7,7 +7,7 @@ import pytest
 from gateway.bench.traces import main
 
 
-def test_it_prints_each_way_and_loses_no_span(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_prints_a_row_for_each_sampling_and_loses_no_span(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--requests", "400", "--items", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines[:4]] == [

@@ -11,7 +11,7 @@ from tests.gateway.conftest import House
 from tests.installation.tenants import make_key
 
 
-async def test_every_batch_is_kept(house: House) -> None:
+async def test_every_batch_of_votes_is_stored(house: House) -> None:
     keys = [(await make_key(house.dsn, f"bench-{number}")).secret for number in range(2)]
     flags = ["--model-dir", str(Path()), "--seconds", "0.3", "--batch", "40", "--senders", "2"]
     installation = Installation([urlsplit(house.url).port or 0], keys, [], [], "", house.dsn)

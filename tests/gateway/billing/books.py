@@ -26,8 +26,8 @@ def month_before(start: datetime.date, months: int = 1) -> datetime.date:
     return start
 
 
-def within(month: datetime.date, day: int = 10) -> datetime.datetime:
-    """Return an instant of a month. day: the day of the month."""
+def instant_in(month: datetime.date, day: int = 10) -> datetime.datetime:
+    """Return noon of a day of a month. month: its first day. day: the day of the month."""
     return datetime.datetime(month.year, month.month, day, 12, tzinfo=datetime.UTC)
 
 
@@ -43,7 +43,10 @@ class Books(msgspec.Struct, frozen=True):
     project_id: str
 
     def event(self, request_id: str, **changes: object) -> UsageEvent:
-        """Return a usage event of just now with 10 prompt tokens, of which 4 are cached, and 5 completion tokens."""
+        """Return a usage event with 10 prompt tokens, 4 of them cached, and 5 completion tokens, at the time `NOW`.
+
+        changes: values of fields that differ.
+        """
         values: dict[str, object] = {
             "request_id": request_id,
             "attempt": 0,

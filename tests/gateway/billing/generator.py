@@ -57,17 +57,17 @@ _INSERT = """
 """
 
 
-class Generated(msgspec.Struct, frozen=True):
+class GeneratedUsage(msgspec.Struct, frozen=True):
     organization_id: str
     num_events: int
     start: datetime.datetime
     end: datetime.datetime
 
 
-async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) -> Generated:
-    """Write about `num_events` rows, and their sums.
+async def generate_usage(conn: asyncpg.Connection[asyncpg.Record], num_events: int) -> GeneratedUsage:
+    """Write about `num_events` rows into the ledger, and roll up their sums.
 
-    The trigger that refuses rows of closed periods is off meanwhile, since no period is closed.
+    The trigger that refuses rows of closed periods is disabled meanwhile, since no period is closed.
     """
     organization_id = await conn.fetchval(
         "INSERT INTO organizations (id, name) VALUES ('org_generated', 'generated') RETURNING id"
@@ -103,13 +103,13 @@ async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) ->
     await conn.execute("ANALYZE usage_rollups, traffic_rollups, traffic_times, period_sums")
     await conn.execute("RESET default_statistics_target")
     start = datetime.datetime.combine(MONTH, datetime.time(), datetime.UTC)
-    return Generated(organization_id, each * DAYS * WRITES_PER_DAY, start, start + datetime.timedelta(days=DAYS))
+    return GeneratedUsage(organization_id, each * DAYS * WRITES_PER_DAY, start, start + datetime.timedelta(days=DAYS))
 
 
 async def main(dsn: str, num_events: int) -> None:
     conn = await asyncpg.connect(dsn)
     start_s = time.monotonic()
-    made = await generate(conn, num_events)
+    made = await generate_usage(conn, num_events)
     print(f"{made.num_events} events in {time.monotonic() - start_s:.0f} s")
     await conn.close()
 

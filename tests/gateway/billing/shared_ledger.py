@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.db.migrate import migrate
 from gateway.postgres.embedded import EmbeddedPostgres
-from tests.gateway.billing.generator import Generated, generate
+from tests.gateway.billing.generator import GeneratedUsage, generate_usage
 
 NUM_EVENTS = 10_000_000
 KEPT = Path(__file__).parents[3] / "build" / "long-usage"
@@ -20,8 +20,11 @@ NOTE = KEPT / "generated.json"
 
 
 @contextmanager
-def kept_server() -> Iterator[str]:
-    """Give the DSN of the server, which runs until the context is left."""
+def shared_ledger_server() -> Iterator[str]:
+    """Run the server of the shared ledger until the context is left; give its DSN.
+
+    A ledger that an earlier run filled only in part is deleted.
+    """
     if not NOTE.exists():
         shutil.rmtree(KEPT, ignore_errors=True)  # half filled
     server = EmbeddedPostgres(KEPT / "postgres")
@@ -31,15 +34,15 @@ def kept_server() -> Iterator[str]:
         server.stop()
 
 
-async def fill_kept(dsn: str) -> Generated:
-    """Fill the kept database in over ten minutes, unless an earlier run has, and return its content."""
+async def fill_shared_ledger(dsn: str) -> GeneratedUsage:
+    """Fill the shared ledger, which takes over ten minutes, unless an earlier run has; return what it contains."""
     await migrate(dsn)
     if not NOTE.exists():
         conn = await asyncpg.connect(dsn)
         try:
-            made = await generate(conn, NUM_EVENTS)
+            made = await generate_usage(conn, NUM_EVENTS)
             await conn.execute("CHECKPOINT")
         finally:
             await conn.close()
         NOTE.write_bytes(msgspec.json.encode(made))
-    return msgspec.json.decode(NOTE.read_bytes(), type=Generated)
+    return msgspec.json.decode(NOTE.read_bytes(), type=GeneratedUsage)

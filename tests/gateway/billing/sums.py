@@ -27,7 +27,7 @@ BY_PERIOD = (
 )
 
 
-async def assert_sums_are_the_ledgers(books: Books) -> None:
+async def assert_sums_equal_the_ledger(books: Books) -> None:
     for sums, ledger in (*BY_TIME.values(), BY_PERIOD):
         assert await books.fetch(sums) == await books.fetch(ledger)
     assert await books.value("SELECT count(*) FROM rollup_queue") == 0

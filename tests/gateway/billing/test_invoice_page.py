@@ -37,7 +37,7 @@ def invoice(name: str = "acme") -> Invoice:
     )
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 def test_every_amount_is_there_to_the_nano() -> None:
     page = invoice_page(invoice())
-    assert Page(page).cells == [
+    assert ParsedPage(page).cells == [
         "1,234,567",
         "0.15",
         "0.18518505",
@@ -83,16 +83,16 @@ def test_every_amount_is_there_to_the_nano() -> None:
         assert text in page
 
 
-def test_names_are_only_ever_text() -> None:
+def test_names_with_markup_are_shown_as_text() -> None:
     page = invoice_page(invoice(HOSTILE))
-    parsed = Page(page)
+    parsed = ParsedPage(page)
     assert "script" not in parsed.tags
     assert set(parsed.attributes) <= {"lang", "charset", "name", "content", "class", "scope"}
     assert page.count("&lt;script&gt;") == 4  # the title, both parties and the adjustment
     assert "49" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
 
 
-def test_nothing_is_loaded_and_paper_is_thought_of() -> None:
+def test_the_page_loads_nothing_and_has_styles_for_print() -> None:
     page = invoice_page(invoice())
     assert not re.search(r"https?:|url\(|src=|href=|@import", page)
     assert "@media print" in page and "tabular-nums" in page

@@ -46,7 +46,7 @@ IMPATIENT = """
 
 
 @pytest.fixture
-async def impatient(dsn: str) -> AsyncIterator[Books]:
+async def quick_deadlock_books(dsn: str) -> AsyncIterator[Books]:
     """Give books in a database that detects deadlocks without delay."""
     conn = await asyncpg.connect(dsn)
     await conn.execute(IMPATIENT)
@@ -55,12 +55,12 @@ async def impatient(dsn: str) -> AsyncIterator[Books]:
         yield await open_books(database)
 
 
-async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
-    """Copies may come in any order; of counts that get better the best is billed, once.
+async def test_copies_of_an_event_written_at_once_count_once(quick_deadlock_books: Books) -> None:
+    """Gateways write copies in any order; of several counts of one attempt, the most complete is billed once.
 
-    If two gateways wait for each other, PostgreSQL ends one of the transactions, and the gateway tries again.
+    If two gateways wait for each other, PostgreSQL ends one of the transactions, and its gateway tries again.
     """
-    books, rng = impatient, random.Random(3)
+    books, rng = quick_deadlock_books, random.Random(3)
     copies = []
     for number in range(12):
         seen = books.event(f"req_{number}", finish_reason="error")
@@ -84,7 +84,7 @@ async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
     assert await books.value("SELECT count(*) FROM ledger WHERE revision = 0") == 12
 
 
-async def test_no_row_changes_or_goes(books: Books) -> None:
+async def test_no_row_of_the_ledger_is_changed_or_deleted(books: Books) -> None:
     await books.write(books.event("req_1"))
     partition = await books.value("SELECT tableoid::regclass::text FROM ledger")
     for table in ("ledger", partition):

@@ -13,7 +13,7 @@ from gateway.db.billing.prices import add_version
 from gateway.db.ledger.journals import corrected_here
 from gateway.db.ledger.usage import write_usage_events
 from gateway.db.pool import Database, lock_table_warning
-from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
+from tests.gateway.billing.books import THIS_MONTH, Books, instant_in, month_before
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,11 +32,11 @@ async def num_locked(conn: Connection) -> int:
     return locked
 
 
-async def test_who_works_on_some_days_locks_them_alone(books: Books) -> None:
+async def test_work_on_some_days_locks_only_the_partitions_of_these_days(books: Books) -> None:
     await books.fetch(_DAYS, THIS_MONTH, NUM_DAYS)
     await books.set_prices()
-    seen = books.event("req_1", finish_reason="error", completion_tokens=2, created_at=within(BEFORE))
-    await books.write(seen, books.event("req_2", created_at=within(FIRST)))
+    seen = books.event("req_1", finish_reason="error", completion_tokens=2, created_at=instant_in(BEFORE))
+    await books.write(seen, books.event("req_2", created_at=instant_in(FIRST)))
     await books.roll_up()
     for work in (write_final_count, list_all, close_and_report, set_prices):
         async with books.database.transaction() as conn:
@@ -44,7 +44,7 @@ async def test_who_works_on_some_days_locks_them_alone(books: Books) -> None:
 
 
 async def write_final_count(conn: Connection, books: Books) -> None:
-    final = books.event("req_1", created_at=within(BEFORE))
+    final = books.event("req_1", created_at=instant_in(BEFORE))
     for _ in range(8):  # as often as makes a server plan for any days, if it may
         await write_usage_events(conn, [final])
         assert await corrected_here(conn, [("req_1", 0, final.created_at)]) == {("req_1", 0)}

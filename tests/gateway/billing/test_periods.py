@@ -14,7 +14,7 @@ from gateway.db.billing.invoices import find_invoice, issue_invoices
 from gateway.db.billing.periods import CannotClose, PeriodRow, close_period, list_periods
 from gateway.db.ledger.usage import write_usage_events
 from gateway.domain.billing.closing import LostJournals, objection
-from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
+from tests.gateway.billing.books import THIS_MONTH, Books, instant_in, month_before
 from tests.installation.databases import NUM_WAITING
 
 LAST = month_before(THIS_MONTH)
@@ -26,34 +26,37 @@ def utc(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(f"{text}+00:00")
 
 
-async def close(books: Books, start: datetime.date) -> PeriodRow:
+async def close_month(books: Books, start: datetime.date) -> PeriodRow:
     async with books.database.transaction() as conn:
         return await close_period(conn, books.organization_id, start)
 
 
 @pytest.fixture
-async def priced(books: Books) -> Books:
+async def priced_books(books: Books) -> Books:
     await books.set_prices()
-    await books.backdate_prices(within(month_before(THIS_MONTH, 6)))
+    await books.backdate_prices(instant_in(month_before(THIS_MONTH, 6)))
     return books
 
 
-async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> None:
-    await priced.write(priced.event("req_1", created_at=within(BEFORE)), priced.event("req_2", created_at=within(LAST)))
+async def test_periods_close_in_order_and_when_they_are_over(priced_books: Books) -> None:
+    await priced_books.write(
+        priced_books.event("req_1", created_at=instant_in(BEFORE)),
+        priced_books.event("req_2", created_at=instant_in(LAST)),
+    )
     with pytest.raises(CannotClose, match=f"{BEFORE:%Y-%m} is next"):
-        await close(priced, LAST)
-    assert (await close(priced, BEFORE)).state == "closed"
+        await close_month(priced_books, LAST)
+    assert (await close_month(priced_books, BEFORE)).state == "closed"
     with pytest.raises(CannotClose, match="the first open month"):
-        await close(priced, BEFORE)
+        await close_month(priced_books, BEFORE)
     with pytest.raises(CannotClose, match=f"{LAST:%Y-%m} is next"):
-        await close(priced, THIS_MONTH)
+        await close_month(priced_books, THIS_MONTH)
     now = datetime.datetime.now(datetime.UTC)
     if now >= datetime.datetime.combine(THIS_MONTH, datetime.time(1), datetime.UTC):
-        await close(priced, LAST)
+        await close_month(priced_books, LAST)
         with pytest.raises(CannotClose, match="usage of the month may still arrive until"):
-            await close(priced, THIS_MONTH)
-    async with priced.database.acquire() as conn:
-        listed = await list_periods(conn, priced.organization_id)
+            await close_month(priced_books, THIS_MONTH)
+    async with priced_books.database.acquire() as conn:
+        listed = await list_periods(conn, priced_books.organization_id)
     assert [(each.start, each.state, each.cost_nanos) for each in listed] == [
         (THIS_MONTH, "open", 0),
         (LAST, "closed", 57),
@@ -73,29 +76,31 @@ async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> N
         ("2026-10-01", "2026-11-02 00:00", "2026-09-30 23:59", None),
     ],
 )
-def test_a_month_stays_open_for_a_reason(start: str, now: str, lost_at: str | None, words: str | None) -> None:
+def test_a_month_that_cannot_be_closed_yet_says_why(
+    start: str, now: str, lost_at: str | None, words: str | None
+) -> None:
     lost = LostJournals(utc(lost_at), 7) if lost_at else None
     reason = objection(datetime.date.fromisoformat(start), datetime.date(2026, 10, 1), utc(now), lost)
     assert (reason is None) == (words is None)
     assert words is None or words in str(reason)
 
 
-async def test_what_comes_late_is_billed_where_it_is_open_and_names_what_it_corrects(priced: Books) -> None:
-    seen = priced.event("req_1", created_at=within(BEFORE), finish_reason="error", completion_tokens=2)
-    await priced.write(seen)
-    await close(priced, BEFORE)
-    closed = await priced.fetch(OF_PERIOD, BEFORE)
+async def test_late_usage_is_billed_in_the_open_month_and_names_the_request_it_corrects(priced_books: Books) -> None:
+    seen = priced_books.event("req_1", created_at=instant_in(BEFORE), finish_reason="error", completion_tokens=2)
+    await priced_books.write(seen)
+    await close_month(priced_books, BEFORE)
+    closed = await priced_books.fetch(OF_PERIOD, BEFORE)
     final = msgspec.structs.replace(seen, finish_reason="stop", completion_tokens=5)
-    late = priced.event("req_late", created_at=within(BEFORE))
+    late = priced_books.event("req_late", created_at=instant_in(BEFORE))
     for _ in range(2):
-        await priced.write(final, late)
-    assert await priced.fetch(OF_PERIOD, BEFORE) == closed
-    assert await priced.fetch(OF_PERIOD + " ORDER BY request_id", LAST) == [
+        await priced_books.write(final, late)
+    assert await priced_books.fetch(OF_PERIOD, BEFORE) == closed
+    assert await priced_books.fetch(OF_PERIOD + " ORDER BY request_id", LAST) == [
         ("req_1", 1, 3, 21, BEFORE),
         ("req_late", 0, 5, 57, BEFORE),
     ]
     with pytest.raises(asyncpg.RaiseError, match="is closed"):
-        await priced.fetch(
+        await priced_books.fetch(
             "INSERT INTO ledger (request_id, attempt, revision, kind, organization_id, project_id, api_key_id, "
             "endpoint, model, adapter_class, service_tier, stream, prompt_tokens, cached_tokens, completion_tokens, "
             "discarded_tokens, finish_reason, queue_ms, prefill_ms, decode_ms, adapter_load_bytes, created_at, "
@@ -107,63 +112,67 @@ async def test_what_comes_late_is_billed_where_it_is_open_and_names_what_it_corr
         )
 
 
-async def test_closing_beside_writers_leaves_nothing_in_between(priced: Books) -> None:
-    """Everything written is in the closed month, as its sums were then, or in a correction after it."""
-    await priced.write(priced.event("req_0", created_at=within(BEFORE)))
+async def test_closing_beside_writers_counts_every_request_in_one_month(priced_books: Books) -> None:
+    """Each request is counted in the closed month's sums, or in the open month as a correction."""
+    await priced_books.write(priced_books.event("req_0", created_at=instant_in(BEFORE)))
 
     async def write(writer: int) -> None:
         for number in range(30):
-            await priced.write(priced.event(f"req_{writer}_{number}", created_at=within(BEFORE)))
+            await priced_books.write(priced_books.event(f"req_{writer}_{number}", created_at=instant_in(BEFORE)))
 
     writers = [asyncio.create_task(write(writer)) for writer in range(3)]
     await asyncio.sleep(0.05)
-    closed = await close(priced, BEFORE)
+    closed = await close_month(priced_books, BEFORE)
     await asyncio.gather(*writers)
-    await priced.roll_up()
-    counts = dict(await priced.fetch("SELECT period, count(*) FROM ledger GROUP BY 1"))
+    await priced_books.roll_up()
+    counts = dict(await priced_books.fetch("SELECT period, count(*) FROM ledger GROUP BY 1"))
     assert sum(int(str(count)) for count in counts.values()) == 91
     assert counts[BEFORE] == closed.num_requests
-    sums = dict(await priced.fetch("SELECT period, sum(num_requests)::bigint FROM period_sums GROUP BY 1"))
+    sums = dict(await priced_books.fetch("SELECT period, sum(num_requests)::bigint FROM period_sums GROUP BY 1"))
     assert sums == counts
 
 
-async def test_a_closing_gives_way_to_a_slow_writer_and_to_all_that_queue_behind_it(priced: Books) -> None:
-    await priced.write(priced.event("req_1", created_at=within(BEFORE)))
-    async with priced.database.transaction() as conn:
-        await write_usage_events(conn, [priced.event("req_slow", created_at=within(BEFORE))])
-        closing = asyncio.create_task(close(priced, BEFORE))
-        while not await priced.value(NUM_WAITING):  # noqa: ASYNC110 - no event
+async def test_closing_gives_way_to_a_slow_writer_and_to_writers_that_queue_behind_the_closing(
+    priced_books: Books,
+) -> None:
+    await priced_books.write(priced_books.event("req_1", created_at=instant_in(BEFORE)))
+    async with priced_books.database.transaction() as conn:
+        await write_usage_events(conn, [priced_books.event("req_slow", created_at=instant_in(BEFORE))])
+        closing = asyncio.create_task(close_month(priced_books, BEFORE))
+        while not await priced_books.value(NUM_WAITING):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.005)
         async with asyncio.timeout(20):  # below what copiers give a statement
-            await priced.write(priced.event("req_2", created_at=within(BEFORE)))
+            await priced_books.write(priced_books.event("req_2", created_at=instant_in(BEFORE)))
         with pytest.raises(asyncpg.LockNotAvailableError):
             await closing
-    assert (await close(priced, BEFORE)).num_requests == 3
+    assert (await close_month(priced_books, BEFORE)).num_requests == 3
 
 
-async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issued(priced: Books) -> None:
-    await priced.write(
-        priced.event("req_1", created_at=within(BEFORE)),
-        priced.event("req_2", created_at=within(BEFORE), model="tiny:pirate", adapter_id="a", service_tier="flex"),
-        priced.event("req_3", created_at=within(LAST)),
+async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issued(priced_books: Books) -> None:
+    await priced_books.write(
+        priced_books.event("req_1", created_at=instant_in(BEFORE)),
+        priced_books.event(
+            "req_2", created_at=instant_in(BEFORE), model="tiny:pirate", adapter_id="a", service_tier="flex"
+        ),
+        priced_books.event("req_3", created_at=instant_in(LAST)),
     )
-    await close(priced, BEFORE)
-    await priced.write(priced.event("req_late", created_at=within(BEFORE)))
-    await priced.roll_up()
-    async with priced.database.transaction() as conn:
-        (issued,) = await issue_invoices(conn, priced.organization_id, BEFORE)
+    await close_month(priced_books, BEFORE)
+    await priced_books.write(priced_books.event("req_late", created_at=instant_in(BEFORE)))
+    await priced_books.roll_up()
+    async with priced_books.database.transaction() as conn:
+        (issued,) = await issue_invoices(conn, priced_books.organization_id, BEFORE)
         await write_adjustment(
             conn,
-            priced.organization_id,
-            priced.project_id,
+            priced_books.organization_id,
+            priced_books.project_id,
             -20,
             reason="an outage",
             corrects_period=BEFORE,
             corrects_request_id="req_1",
         )
-        await conn.execute("UPDATE projects SET name = 'renamed' WHERE id = $1", priced.project_id)
-        kept = await find_invoice(conn, priced.organization_id, priced.project_id, BEFORE)
-        draft = await find_invoice(conn, priced.organization_id, priced.project_id, LAST)
+        await conn.execute("UPDATE projects SET name = 'renamed' WHERE id = $1", priced_books.project_id)
+        kept = await find_invoice(conn, priced_books.organization_id, priced_books.project_id, BEFORE)
+        draft = await find_invoice(conn, priced_books.organization_id, priced_books.project_id, LAST)
     assert kept == issued
     assert (issued.number, issued.project.name, issued.num_requests) == (f"{BEFORE:%Y-%m}-0001", "acme", 2)
     assert [(line.model, line.kind, line.num_tokens, line.amount_nanos) for line in issued.lines] == [
@@ -175,7 +184,7 @@ async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issue
         ("tiny:pirate", "output", 5, 35),
     ]
     assert issued.usage_nanos == issued.total_nanos == issued.due_nanos == 2 * 57
-    assert await priced.value("SELECT sum(cost_nanos)::bigint FROM ledger WHERE period = $1", BEFORE) == 2 * 57
+    assert await priced_books.value("SELECT sum(cost_nanos)::bigint FROM ledger WHERE period = $1", BEFORE) == 2 * 57
     assert (draft.number, draft.project.name, draft.usage_nanos) == (None, "renamed", 2 * 57)
     assert {line.corrects_period for line in draft.lines} == {None, f"{BEFORE:%Y-%m}"}
     for statement in (
@@ -185,4 +194,4 @@ async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issue
         "DELETE FROM prices",
     ):
         with pytest.raises(asyncpg.RaiseError, match="never changed"):
-            await priced.fetch(statement)
+            await priced_books.fetch(statement)

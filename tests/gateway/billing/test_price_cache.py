@@ -14,7 +14,7 @@ def version(number: int, effective_ns: int, *entries: tuple[str, str, int]) -> V
     return Version(number, "usd", effective_ns, made, {"proj_less": 5_000})
 
 
-async def test_rates_are_those_of_the_instant_and_none_where_adapters_differ() -> None:
+async def test_rates_are_those_of_the_instant_and_unknown_where_they_depend_on_the_adapter() -> None:
     book = (version(1, 0, ("*", "*", 5)), version(2, 100, ("*", "*", 7), ("*", "big", 9), ("base", "none", 3)))
 
     async def load() -> Mapping[str, Book]:

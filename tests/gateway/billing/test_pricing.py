@@ -42,7 +42,7 @@ def test_a_row_is_rounded_once_and_half_up(rates: Rates, tokens: tuple[int, int,
 
 
 @given(RATES, TOKENS, TOKENS, TOKENS)
-def test_the_kinds_add_up_and_none_is_off_by_more_than_a_nano(
+def test_the_costs_of_token_kinds_add_up_and_none_is_off_by_more_than_a_nano(
     rates: Rates, uncached: int, cached: int, output: int
 ) -> None:
     found = cost(rates, uncached, cached, output)
@@ -118,7 +118,7 @@ async def test_the_schema_finds_the_entry_that_the_reference_does(books: Books) 
 
 
 @given(st.randoms(use_true_random=False), TOKENS, TOKENS, TOKENS, st.sampled_from(MODELS), st.sampled_from(TIERS))
-def test_what_is_reserved_covers_what_is_billed_whatever_changes_meanwhile(
+def test_a_reservation_covers_the_bill_whatever_changes_meanwhile(
     rng: random.Random, uncached: int, cached: int, output: int, model: str, tier: str
 ) -> None:
     """The price version, the adapter's class, the cached tokens and the completion tokens change meanwhile."""
@@ -156,7 +156,7 @@ async def test_a_row_has_the_price_that_was_in_force_when_it_was_created(books: 
     ]
 
 
-async def test_a_version_follows_the_one_before_it_and_never_reaches_what_was_priced(books: Books) -> None:
+async def test_a_price_version_takes_effect_after_its_predecessor_and_never_in_the_past(books: Books) -> None:
     first = await books.set_prices()
     await books.write(books.event("req_1", created_at=datetime.datetime.now(datetime.UTC)))
     second = await books.set_prices([])

@@ -17,8 +17,8 @@ from gateway.db.billing import exports
 from gateway.db.ledger import request_list, request_spans, traffic, usage, usage_sums
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
-from tests.gateway.billing.generator import DAYS, Generated, generate
-from tests.gateway.billing.shared_ledger import fill_kept, kept_server
+from tests.gateway.billing.generator import DAYS, GeneratedUsage, generate_usage
+from tests.gateway.billing.shared_ledger import fill_shared_ledger, shared_ledger_server
 
 NUM_EVENTS = 30_000
 NUM_QUERIES, NUM_QUERIES_FULL = 5, 100
@@ -32,22 +32,24 @@ def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
     if not full:
         yield request.getfixturevalue("dsn")
         return
-    with kept_server() as dsn:
+    with shared_ledger_server() as dsn:
         yield dsn
 
 
 @pytest.fixture
-async def generated(ledger_dsn: str, full: bool) -> AsyncIterator[tuple[asyncpg.Connection[asyncpg.Record], Generated]]:
-    made = await fill_kept(ledger_dsn) if full else None
+async def generated(
+    ledger_dsn: str, full: bool
+) -> AsyncIterator[tuple[asyncpg.Connection[asyncpg.Record], GeneratedUsage]]:
+    made = await fill_shared_ledger(ledger_dsn) if full else None
     conn = await asyncpg.connect(ledger_dsn)
     try:
-        yield conn, made or await generate(conn, NUM_EVENTS)
+        yield conn, made or await generate_usage(conn, NUM_EVENTS)
     finally:
         await conn.close()
 
 
 async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
-    generated: tuple[asyncpg.Connection[asyncpg.Record], Generated],
+    generated: tuple[asyncpg.Connection[asyncpg.Record], GeneratedUsage],
     ledger_dsn: str,
     full: bool,
     tmp_path_factory: pytest.TempPathFactory,
@@ -130,7 +132,7 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
     assert of_the_month not in plan and "Presorted Key: l.created_at" in plan, plan
 
 
-async def month_by_day(client: httpx.AsyncClient, made: Generated) -> httpx.Response:
+async def month_by_day(client: httpx.AsyncClient, made: GeneratedUsage) -> httpx.Response:
     params = {
         "start_time": int(made.start.timestamp()),
         "end_time": int(made.end.timestamp()),

@@ -45,8 +45,10 @@ async def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -
 
 @shared
 async def books(database: Database) -> tuple[Books, Books]:
-    """Return the books of acme and globex; acme has requests of two prompts, several at one instant, and one
-    corrected late."""
+    """Return the books of acme and globex.
+
+    Acme has requests with two prompts, several requests at one instant, and one that was corrected later.
+    """
     acme, globex = await open_books(database), await open_books(database, "globex")
     await acme.set_prices()
     await acme.backdate_prices(NOW - datetime.timedelta(days=60))
@@ -99,7 +101,7 @@ async def test_every_request_is_listed_once_newest_first(
     assert instants == sorted(instants, reverse=True)
 
 
-async def test_a_request_is_what_its_prompts_and_late_counts_come_to(
+async def test_a_request_sums_its_prompts_and_late_corrections(
     books: tuple[Books, Books], operator: httpx.AsyncClient
 ) -> None:
     listed = {each["id"]: each for each in await all_pages(operator, "/requests", limit=100)}
@@ -137,15 +139,15 @@ async def test_a_request_is_what_its_prompts_and_late_counts_come_to(
         ({"project_ids[]": [f"proj_{number}" for number in range(20)]}, []),
     ],
 )
-async def test_it_is_filtered(
+async def test_requests_are_filtered(
     books: tuple[Books, Books], operator: httpx.AsyncClient, params: dict[str, Any], expected: list[str]
 ) -> None:
     found = [each["id"] for each in await all_pages(operator, "/requests", **params)]
     assert sorted(found) == sorted(expected)
 
 
-async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database: Database) -> None:
-    """Rows may be rolled up or not yet, pages of any size, windows may begin and end anywhere."""
+async def test_filters_find_the_same_requests_whether_rolled_up_or_not(database: Database) -> None:
+    """Half of the rows are rolled up; sizes of pages, spans of time and filters are random."""
     rng = random.Random(11)
     initech = await open_books(database, "initech")
     made: list[UsageEvent] = []
@@ -193,10 +195,10 @@ async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database
         assert [each for each in found if each.startswith("req_i")] == [each.request_id for each in expected]
 
 
-class MeddledConnection:
+class InterruptedConnection:
     """A connection that rolls up all waiting rows before one of its queries.
 
-    question: the number of queries before that one.
+    question: how many queries come before the one that is interrupted.
     """
 
     def __init__(self, conn: Connection, books: Books, question: int) -> None:
@@ -212,7 +214,7 @@ class MeddledConnection:
 
 
 @pytest.mark.parametrize("question", range(8))
-async def test_what_is_rolled_up_between_two_questions_is_found(database: Database, question: int) -> None:
+async def test_a_request_that_is_rolled_up_between_two_queries_is_found(database: Database, question: int) -> None:
     hooli = await open_books(database, f"hooli {question}")
     await hooli.write(hooli.event(f"req_h{question}", created_at=minutes_ago(90), model="late"))
     query = RequestQuery(
@@ -225,11 +227,11 @@ async def test_what_is_rolled_up_between_two_questions_is_found(database: Databa
         models=["late"],
     )
     async with database.acquire() as conn:
-        found = await list_requests(cast("Connection", MeddledConnection(conn, hooli, question)), query)
+        found = await list_requests(cast("Connection", InterruptedConnection(conn, hooli, question)), query)
     assert [row.request_id for row in found.rows] == [f"req_h{question}"]
 
 
-async def test_what_is_rare_is_on_the_first_page(books: tuple[Books, Books]) -> None:
+async def test_a_rare_request_is_on_the_first_page(books: tuple[Books, Books]) -> None:
     acme, _ = books
     await acme.roll_up()
     query = RequestQuery(
@@ -254,7 +256,7 @@ async def test_a_prompts_id_finds_its_request(books: tuple[Books, Books], operat
     assert (found["id"], found["href"]) == ("req_04", "/admin/requests/req_04")
 
 
-async def test_pages_of_many_projects_end_at_a_request_of_theirs(books: tuple[Books, Books]) -> None:
+async def test_pages_of_several_projects_end_at_a_request_of_these_projects(books: tuple[Books, Books]) -> None:
     acme, globex = books
     query = RequestQuery(
         organization_id=acme.organization_id,
@@ -302,7 +304,7 @@ async def ids_and_ends(books: Books, query: RequestQuery, scan_limit: int | None
         ({"limit": "0"}, "limit"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(
+async def test_a_wrong_parameter_is_refused_by_name(
     operator: httpx.AsyncClient, params: dict[str, str], param: str
 ) -> None:
     reply = await operator.get("/requests", params=params)

@@ -18,7 +18,7 @@ from gateway.db.ledger.usage_sums import SumQuery, cost_sums
 from gateway.db.limits.limits import list_limits, set_limit
 from gateway.domain.limits.limit import Limit
 from tests.gateway.billing.books import NOW, Books
-from tests.gateway.billing.sums import assert_sums_are_the_ledgers
+from tests.gateway.billing.sums import assert_sums_equal_the_ledger
 
 
 async def test_two_consumers_beside_three_writers_lose_nothing_and_count_nothing_twice(books: Books) -> None:
@@ -62,19 +62,19 @@ async def test_two_consumers_beside_three_writers_lose_nothing_and_count_nothing
     done.set()
     await asyncio.gather(*consumers)
     await books.roll_up()
-    await assert_sums_are_the_ledgers(books)
+    await assert_sums_equal_the_ledger(books)
 
 
-async def test_any_bookkeeper_does_all_there_is_to_do(books: Books) -> None:
+async def test_parallel_bookkeepers_together_do_all_due_work_once(books: Books) -> None:
     await books.write(*(books.event(f"req_{number}") for number in range(10)))
     await asyncio.gather(*(Bookkeeper(books.database).work() for _ in range(3)))
-    await assert_sums_are_the_ledgers(books)
+    await assert_sums_equal_the_ledger(books)
     tomorrow = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)).strftime("ledger_%Y%m%d")
     assert await books.value("SELECT to_regclass($1) IS NOT NULL", tomorrow)
 
 
 async def test_sums_grow_beyond_what_one_row_can_hold(books: Books) -> None:
-    """In a currency of small units a good month has such a sum; the month's limits stop at the largest integer."""
+    """A month's sum may exceed the largest integer of a column; the usage shown for a limit stops at that integer."""
     most, month = 9 * 10**18, NOW.date().replace(day=1)
     limit = Limit("", books.organization_id, books.project_id, None, None, "cost_nanos", "month", 10, True)
     async with books.database.transaction() as conn:

@@ -20,7 +20,7 @@ it tried again; by the second attempt's engine."""
 ORDERS = [order for order in itertools.permutations(range(4)) if order.index(SEEN) < order.index(GIVEN_UP)]
 
 
-def report(books: Books, what: int) -> UsageEvent:
+def usage_report(books: Books, what: int) -> UsageEvent:
     match what:
         case 0:
             return books.event("req_1", finish_reason="abort", completion_tokens=9)
@@ -34,15 +34,17 @@ def report(books: Books, what: int) -> UsageEvent:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join(map(str, order)))
-async def test_the_answer_is_billed_once_and_nothing_else(books: Books, order: tuple[int, ...]) -> None:
+async def test_only_the_attempt_that_answered_is_billed_in_any_order_of_reports(
+    books: Books, order: tuple[int, ...]
+) -> None:
     await books.set_prices()
     await books.backdate_prices(NOW - datetime.timedelta(days=1))
     limit = Limit("", books.organization_id, books.project_id, None, None, "requests", "day", 100, True)
     async with books.database.acquire() as conn:
         await set_limit(conn, limit)
     for what in order:
-        await books.write(report(books, what))
-        await books.write(report(books, what))  # once more, as a gateway does that did not hear the answer
+        await books.write(usage_report(books, what))
+        await books.write(usage_report(books, what))  # once more, as a gateway does that did not hear the answer
     async with books.database.acquire() as conn:
         while await roll_up(conn):
             pass

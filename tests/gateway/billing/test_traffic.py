@@ -42,7 +42,7 @@ _ENDS = """
 """
 
 
-async def fill(books: Books, rng: random.Random, num: int) -> dict[str, list[float]]:
+async def write_random_requests(books: Books, rng: random.Random, num: int) -> dict[str, list[float]]:
     """Write random requests, some with two prompts, some corrected late. Return the times to first token by model."""
     times: dict[str, list[float]] = {"tiny": [], "tiny:pirate": []}
     for batch in range(num // 50):
@@ -76,17 +76,17 @@ async def fill(books: Books, rng: random.Random, num: int) -> dict[str, list[flo
     return times
 
 
-def exact(times: list[float], part: float) -> float:
+def exact_percentile(times: list[float], part: float) -> float:
     return sorted(times)[max(0, -(-len(times) * round(part * 100) // 100) - 1)]
 
 
-async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Books) -> None:
+async def test_roll_ups_equal_the_ledger_and_percentiles_are_within_a_tenth(books: Books) -> None:
     rng = random.Random(7)
     await books.set_prices()
     await books.backdate_prices(START - datetime.timedelta(days=1))
-    times = await fill(books, rng, 1000)
+    times = await write_random_requests(books, rng, 1000)
     globex = await open_books(books.database, "globex")
-    theirs = await fill(globex, rng, 200)
+    theirs = await write_random_requests(globex, rng, 200)
     await books.roll_up()
     for width in ("minute", "hour", "day"):
         assert await books.fetch(_ROLLUPS, width) == await books.fetch(_LEDGER, width)
@@ -110,7 +110,7 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
     for sums, expected in [(all_of_them, everyone), *((each, times[str(each.model)]) for each in by_model)]:
         assert sums.ttft_ms is not None and sums.tpot_ms is not None
         for part, shown in ((0.5, sums.ttft_ms.p50), (0.9, sums.ttft_ms.p90), (0.99, sums.ttft_ms.p99)):
-            assert shown == pytest.approx(exact(expected, part), rel=0.1), (sums.model, part)
+            assert shown == pytest.approx(exact_percentile(expected, part), rel=0.1), (sums.model, part)
         assert sums.tpot_ms.p50 == pytest.approx(20.0, rel=0.1)
 
 
@@ -119,7 +119,7 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
     [("error",), ("stop",), ("length",), ("abort",), ("refused",), ("error", "stop"), ("error", "refused")],
     ids="-".join,
 )
-async def test_an_attempt_that_is_superseded_late_has_ended_in_no_way(books: Books, reasons: tuple[str, ...]) -> None:
+async def test_an_attempt_that_is_superseded_later_counts_for_nothing(books: Books, reasons: tuple[str, ...]) -> None:
     for reason in (*reasons, "superseded"):
         await books.write(books.event("req_1", created_at=START, finish_reason=reason))
         await books.write(books.event("req_1.1", created_at=START, finish_reason=reason))
@@ -145,7 +145,7 @@ async def server(database: Database, tmp_path: Any) -> Any:
         yield server
 
 
-async def ask(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+async def get_traffic(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
     span = {"start_time": int(START.timestamp()), "end_time": int(START.timestamp()) + DAYS * 86_400}
     reply = await client.get(path, params=span | params)
     assert reply.status_code == 200, reply.text
@@ -153,7 +153,9 @@ async def ask(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, 
     return found
 
 
-async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: AdminServer) -> None:
+async def test_traffic_is_grouped_filtered_and_ranked_for_the_own_organization(
+    books: Books, server: AdminServer
+) -> None:
     globex = await open_books(books.database, "globex")
     pirate = {"model": "tiny:pirate", "adapter_id": "adpt_x", "adapter_version": 2}
     await books.write(
@@ -164,32 +166,36 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
     await globex.write(globex.event("req_4", created_at=START, prompt_tokens=5000))
     await books.roll_up()
     async with server.client(server.operator_key) as operator:
-        first, second, third = (await ask(operator, "/traffic"))["data"]
+        first, second, third = (await get_traffic(operator, "/traffic"))["data"]
         (sums,) = first["results"]
         assert (sums["num_requests"], sums["num_errors"], sums["finish_reasons"]) == (3, 1, {"stop": 2, "error": 1})
         assert (second["results"][0]["num_cancelled"], third["results"]) == (1, [])
-        grouped = (await ask(operator, "/traffic", **{"group_by[]": ["model", "adapter_version"]}))["data"][0][
+        grouped = (await get_traffic(operator, "/traffic", **{"group_by[]": ["model", "adapter_version"]}))["data"][0][
             "results"
         ]
         assert [(each["model"], each["adapter_version"]) for each in grouped] == [("tiny", None), ("tiny:pirate", 2)]
-        only = (await ask(operator, f"/projects/{books.project_id}/traffic", models="tiny"))["data"][0]["results"]
+        only = (await get_traffic(operator, f"/projects/{books.project_id}/traffic", models="tiny"))["data"][0][
+            "results"
+        ]
         assert [(each["num_requests"], each["ttft_ms"]["p50"] > 90) for each in only] == [(1, True)]
-        quick = await ask(operator, f"/projects/{books.project_id}/traffic", models="tiny", times="false")
+        quick = await get_traffic(operator, f"/projects/{books.project_id}/traffic", models="tiny", times="false")
         assert quick["data"][0]["results"] == [only[0] | {"ttft_ms": None, "tpot_ms": None}]
-        by_key = (await ask(operator, "/traffic", group_by="api_key_id"))["data"][0]["results"]
+        by_key = (await get_traffic(operator, "/traffic", group_by="api_key_id"))["data"][0]["results"]
         assert [(each["api_key_id"], each["num_requests"], each["ttft_ms"]) for each in by_key] == [
             ("key_a", 2, None),
             ("key_b", 1, None),
         ]
-        top = (await ask(operator, "/traffic/top", by="project_id", order="tokens"))["data"]
-        quick = (await ask(operator, "/traffic/top", by="project_id", order="tokens", times="false"))["data"]
+        top = (await get_traffic(operator, "/traffic/top", by="project_id", order="tokens"))["data"]
+        quick = (await get_traffic(operator, "/traffic/top", by="project_id", order="tokens", times="false"))["data"]
         assert top[1]["ttft_ms"] is not None
         assert quick == [each | {"ttft_ms": None, "tpot_ms": None} for each in top]
         assert [(each["name"], each["num_requests"]) for each in top] == [("globex", 1), ("acme", 3)]
-        top = (await ask(operator, "/traffic/top", by="model", order="errors", limit=1))["data"]
+        top = (await get_traffic(operator, "/traffic/top", by="model", order="errors", limit=1))["data"]
         assert [(each["name"], each["num_errors"]) for each in top] == [("tiny:pirate", 1)]
         top = (
-            await ask(operator, "/traffic/top", by="model", **{"project_ids[]": books.project_id, "models[]": "tiny"})
+            await get_traffic(
+                operator, "/traffic/top", by="model", **{"project_ids[]": books.project_id, "models[]": "tiny"}
+            )
         )["data"]
         assert [(each["name"], each["num_requests"]) for each in top] == [("tiny", 2)]
         wrong = [({"by": "user_id"}, "by"), ({"by": "model", "order": "x"}, "order")]
@@ -202,24 +208,26 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
         user = await server.user("ann@acme.example.com", None)
         await operator.post(f"/projects/{books.project_id}/users", json={"user_id": user["id"], "role": "viewer"})
     async with server.person("ann@acme.example.com") as ann:
-        mine = await ask(ann, "/traffic")
+        mine = await get_traffic(ann, "/traffic")
         assert [each["num_requests"] for bucket in mine["data"] for each in bucket["results"]] == [2, 1]
-        assert [each["id"] for each in (await ask(ann, "/traffic/top", by="project_id"))["data"]] == [books.project_id]
-        theirs = await ask(ann, "/traffic", **{"project_ids[]": globex.project_id})
+        assert [each["id"] for each in (await get_traffic(ann, "/traffic/top", by="project_id"))["data"]] == [
+            books.project_id
+        ]
+        theirs = await get_traffic(ann, "/traffic", **{"project_ids[]": globex.project_id})
         assert all(bucket["results"] == [] for bucket in theirs["data"])
 
 
 HOUR_S, DAY_S = 3600, 86_400
 
 
-async def test_what_is_ranked_is_what_the_buckets_show(books: Books, server: AdminServer) -> None:
+async def test_ranked_sums_equal_the_sums_of_the_buckets(books: Books, server: AdminServer) -> None:
     """Compare ranks with buckets in random ranges and in those that the dashboard asks for, up to the present.
 
     The dashboard asks for minutes of an hour, minutes from a whole hour on, hours of two days, hours from a whole day
     on, and days.
     """
     start = int(START.timestamp())
-    await fill(books, random.Random(3), 1000)
+    await write_random_requests(books, random.Random(3), 1000)
     await books.roll_up()
     ranges = [
         ("1m", start + DAY_S - 1800, start + DAY_S + 1800, 60),
@@ -231,7 +239,7 @@ async def test_what_is_ranked_is_what_the_buckets_show(books: Books, server: Adm
     async with server.client(server.operator_key) as operator:
         for width, since, until, limit in ranges:
             span = {"start_time": since, "end_time": until}
-            page = await ask(operator, "/traffic", **span, bucket_width=width, limit=limit)
+            page = await get_traffic(operator, "/traffic", **span, bucket_width=width, limit=limit)
             found = sum(each["num_requests"] for bucket in page["data"] for each in bucket["results"])
-            ranked = (await ask(operator, "/traffic/top", **span, by="model"))["data"]
+            ranked = (await get_traffic(operator, "/traffic/top", **span, by="model"))["data"]
             assert sum(each["num_requests"] for each in ranked) == found > 0, width

@@ -65,7 +65,7 @@ async def operator(server: AdminServer) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def ask(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+async def get_page(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
     reply = await client.get(path, params={"start_time": START, "end_time": START + 4 * DAY} | params)
     assert reply.status_code == 200, reply.text
     page: dict[str, Any] = reply.json()
@@ -74,8 +74,8 @@ async def ask(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, 
     return page
 
 
-async def test_every_bucket_is_there_with_what_was_used_in_it(acme: Books, operator: httpx.AsyncClient) -> None:
-    page = await ask(operator, "/usage/completions", **{"project_ids[]": acme.project_id})
+async def test_every_bucket_is_listed_with_the_usage_within_it(acme: Books, operator: httpx.AsyncClient) -> None:
+    page = await get_page(operator, "/usage/completions", **{"project_ids[]": acme.project_id})
     assert [(each["start_time"] - START) // DAY for each in page["data"]] == [0, 1, 2, 3]
     assert [each["end_time"] - each["start_time"] for each in page["data"]] == [DAY] * 4
     assert page["data"][1]["results"] == []
@@ -98,13 +98,13 @@ async def test_every_bucket_is_there_with_what_was_used_in_it(acme: Books, opera
             "service_tier": None,
         }
     ]
-    (embedded,) = (await ask(operator, "/usage/embeddings"))["data"][2]["results"]
+    (embedded,) = (await get_page(operator, "/usage/embeddings"))["data"][2]["results"]
     assert (embedded["input_tokens"], embedded["num_model_requests"], "output_tokens" in embedded) == (20, 1, False)
 
 
 async def test_each_service_tier_has_its_cost(acme: Books, operator: httpx.AsyncClient) -> None:
-    """Copies for shadow arms have a tier of their own as well."""
-    page = await ask(operator, "/usage/completions", **{"group_by[]": ["service_tier"]})
+    """Copies of requests for shadow arms are billed in the service tier `shadow`."""
+    page = await get_page(operator, "/usage/completions", **{"group_by[]": ["service_tier"]})
     found = [
         (each["start_time"], result["service_tier"], result["cost_nanos"])
         for each in page["data"]
@@ -131,11 +131,11 @@ async def test_each_service_tier_has_its_cost(acme: Books, operator: httpx.Async
         ({"group_by": "user_id"}, [(None, 3)]),
     ],
 )
-async def test_it_is_grouped_and_filtered(
+async def test_usage_is_grouped_and_filtered(
     acme: Books, operator: httpx.AsyncClient, params: dict[str, Any], expected: list[tuple[object, int]]
 ) -> None:
     group = str(params.get("group_by") or params["group_by[]"][0])
-    first = (await ask(operator, "/usage/completions", **params))["data"][0]["results"]
+    first = (await get_page(operator, "/usage/completions", **params))["data"][0]["results"]
     assert [(each[group], each["num_model_requests"]) for each in first] == expected
 
 
@@ -144,7 +144,7 @@ async def test_pages_follow_each_other_and_every_width_agrees(acme: Books, opera
         params: dict[str, Any] = {"bucket_width": width, "limit": limit, "project_ids": [acme.project_id]}
         buckets: list[dict[str, Any]] = []
         while True:
-            page = await ask(operator, "/usage/completions", **params)
+            page = await get_page(operator, "/usage/completions", **params)
             assert len(page["data"]) <= limit
             buckets += page["data"]
             assert page["has_more"] == (page["next_page"] is not None)
@@ -190,9 +190,9 @@ async def test_costs_have_line_items_that_add_up(acme: Books, operator: httpx.As
 
 
 async def _pages(client: httpx.AsyncClient, params: dict[str, Any]) -> list[dict[str, Any]]:
-    pages = [await ask(client, "/costs", **params)]
+    pages = [await get_page(client, "/costs", **params)]
     while pages[-1]["has_more"]:
-        pages.append(await ask(client, "/costs", **params, page=pages[-1]["next_page"]))
+        pages.append(await get_page(client, "/costs", **params, page=pages[-1]["next_page"]))
     return pages
 
 
@@ -218,7 +218,7 @@ async def _pages(client: httpx.AsyncClient, params: dict[str, Any]) -> list[dict
         ("/costs", {"models": "tiny"}, "models"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_a_wrong_parameter_is_refused_by_name(
     operator: httpx.AsyncClient, path: str, params: dict[str, Any], param: str
 ) -> None:
     wanted = {"start_time": START, "end_time": START + DAY} | params
@@ -226,16 +226,16 @@ async def test_what_is_wrong_is_named(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-async def test_tenants_see_their_own(acme: Books, server: AdminServer, operator: httpx.AsyncClient) -> None:
+async def test_tenants_see_only_their_own_usage(acme: Books, server: AdminServer, operator: httpx.AsyncClient) -> None:
     made = await operator.post(f"/projects/{acme.project_id}/api_keys", json={"scopes": ["usage"]})
     globex = next(each for each in (await operator.get("/projects")).json()["data"] if each["name"] == "globex")["id"]
     async with server.client(made.json()["value"]) as tenant:
         for path in ("/usage/completions", "/costs"):
             for params in ({}, {"project_ids[]": [globex, acme.project_id]}):
-                page = await ask(tenant, path, group_by="project_id", **params)
+                page = await get_page(tenant, path, group_by="project_id", **params)
                 seen = {result["project_id"] for each in page["data"] for result in each["results"]}
                 assert seen == {acme.project_id}
-            page = await ask(tenant, path, **{"project_ids[]": globex})
+            page = await get_page(tenant, path, **{"project_ids[]": globex})
             assert not any(each["results"] for each in page["data"])
         assert (await tenant.get(f"/projects/{acme.project_id}/billing")).status_code == 200
         assert (await tenant.get(f"/projects/{globex}/billing")).status_code == 404

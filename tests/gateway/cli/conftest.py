@@ -19,7 +19,7 @@ from tests.gateway.admin_server import AdminServer, serve_admin
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Restore the umask, which commands change in this process and which would otherwise end with theirs."""
+    """Restore the umask after a test, since commands, which normally end with their process, change it in this one."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -42,7 +42,7 @@ class Cli:
         return code, self._out, self._err
 
     async def done(self, *argv: str) -> str:
-        """Run a command, which must succeed and have nothing to say on standard error; return what it prints."""
+        """Run a command that succeeds and prints nothing on standard error; return its standard output."""
         code, out, err = await self(*argv)
         assert (code, err) == (0, ""), (argv, code, err)
         return out
@@ -54,7 +54,7 @@ class Cli:
         return self._err
 
     async def json(self, *argv: str) -> Any:
-        """Run a command with --json, which must succeed; return what it prints."""
+        """Run a command with --json that succeeds; return the value that it prints."""
         return json.loads(await self.done(*argv, "--json"))
 
 

@@ -1,5 +1,5 @@
-"""`lorikeet adapter` where something goes wrong: other bytes than an import began with, bad names, no engine to
-probe."""
+"""`lorikeet adapter` where something goes wrong: an archive that changed during an import, bad names, no engine to
+probe an adapter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def acme(lorikeet: Cli) -> str:
     return f"/projects/{(await lorikeet.json('tenant', 'create', 'acme'))['id']}"
 
 
-async def begin(server: AdminServer, acme: str, **wanted: object) -> str:
+async def begin_import(server: AdminServer, acme: str, **wanted: object) -> str:
     """Begin an import, send its first byte, and return its id."""
     async with server.client(server.operator_key) as client:
         made = await client.post(f"{acme}/adapter_imports", json={"name": "a"} | wanted)
@@ -33,13 +33,13 @@ async def begin(server: AdminServer, acme: str, **wanted: object) -> str:
     return str(made.json()["id"])
 
 
-async def test_an_upload_does_not_go_on_with_other_bytes(
+async def test_an_upload_is_not_resumed_with_a_changed_archive(
     lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
 ) -> None:
     one, other = tmp_path / "one.tar", tmp_path / "other.tar"
     one.write_bytes(b"x" * 10)
     other.write_bytes(b"y" * 10)
-    begun = await begin(server, acme, size_bytes=10, sha256=hashlib.sha256(one.read_bytes()).hexdigest())
+    begun = await begin_import(server, acme, size_bytes=10, sha256=hashlib.sha256(one.read_bytes()).hexdigest())
     code, _, err = await lorikeet("adapter", "add", str(other), *T, "--name", "a", "--resume", begun)
     assert (code, f"{other} has changed since {begun} began" in err) == (1, True)
     (known,) = await lorikeet.json("adapter", "imports", *T)
@@ -55,12 +55,12 @@ async def test_a_resumed_upload_is_promoted_as_it_was_begun(
         (True, ("--no-promote",), "was begun without --no-promote"),
         (False, (), "was begun with --no-promote"),
     ):
-        begun = await begin(server, acme, size_bytes=10, promote=promote)
+        begun = await begin_import(server, acme, size_bytes=10, promote=promote)
         code, _, err = await lorikeet("adapter", "add", str(path), *T, "--name", "a", "--resume", begun, *flags)
         assert (code, f"{begun} {why}" in err) == (1, True)
 
 
-async def test_an_outcome_that_is_open_is_no_success(
+async def test_adding_an_adapter_whose_probe_is_pending_does_not_exit_with_success(
     lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
 ) -> None:
     server.engines.is_ready = False
@@ -91,7 +91,7 @@ async def test_a_resumed_upload_keeps_its_base(lorikeet: Cli, acme: str, tmp_pat
     assert (code, "--resume keeps the base model" in err) == (2, True)
 
 
-async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) -> None:
+async def test_names_and_ids_with_slashes_are_not_sent_as_other_paths(lorikeet: Cli, acme: str) -> None:
     for argv in (
         ("adapter", "remove", "..", *T),
         ("adapter", "show", "..", *T),
@@ -131,7 +131,7 @@ async def test_removing_an_adapter_tells_which_aliases_went(lorikeet: Cli, acme:
     )
 
 
-async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
+async def test_merging_needs_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
     packed = tmp_path / "a.zip"
     packed.write_bytes(b"PK")
     folders = ("--base", str(tmp_path), "--out", str(tmp_path / "out"))
@@ -146,7 +146,7 @@ async def test_a_tenant_whose_adapters_were_refused_waits_and_is_told(
     lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
 ) -> None:
     for _ in range(NUM_FREE):
-        await begin(server, acme, size_bytes=1)
+        await begin_import(server, acme, size_bytes=1)
     folder = str(write_adapter(tmp_path / "a"))
     async with server.services.database.acquire() as conn:
         refused_s = FIRST_PAUSE_S - LEFT_S

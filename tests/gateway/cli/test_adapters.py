@@ -107,7 +107,7 @@ async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: 
     assert (third["version"], third["uploaded_version"], third["version_state"]) == (2, 3, "ready")
 
 
-async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
+async def test_words_that_name_no_version_are_refused(lorikeet: Cli) -> None:
     assert await refused(lorikeet, "promote", *T, "a") == (
         "'a' needs a version, as in a@3; `lorikeet adapter versions` lists all versions"
     )
@@ -115,7 +115,7 @@ async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
         assert "names no version" in await refused(lorikeet, "retire", *T, wrong)
 
 
-async def test_settings_sharing_and_what_is_shown(lorikeet: Cli, site: Site) -> None:
+async def test_an_adapter_is_set_shared_and_shown(lorikeet: Cli, site: Site) -> None:
     await output_of(lorikeet, "add", *T, "--name", "b", str(site.adapter("b", 4)))
     out = await output_of(lorikeet, "set", *T, "b", "--temperature", "0.5", "--system-prompt", "Be brief.", "--pin")
     assert out == "b: temperature 0.5, system_prompt Be brief., pinned\n"
@@ -135,7 +135,7 @@ async def test_settings_sharing_and_what_is_shown(lorikeet: Cli, site: Site) -> 
     assert "no version '9'" in await refused(lorikeet, "show", *T, "b@9")
 
 
-async def test_a_refusal_can_be_read_again(lorikeet: Cli, site: Site) -> None:
+async def test_the_reason_of_a_refused_import_is_listed(lorikeet: Cli, site: Site) -> None:
     wide = write_adapter(site.folder / "made" / "wide", in_features=9)
     assert (await refused(lorikeet, "add", *T, "--name", "w", str(wide))).startswith("The adapter was refused: ")
     (newest, *_) = await lorikeet.json("adapter", "imports", *T)
@@ -143,7 +143,7 @@ async def test_a_refusal_can_be_read_again(lorikeet: Cli, site: Site) -> None:
     assert newest["reason"] in await output_of(lorikeet, "imports", *T)
 
 
-async def test_the_store_is_verified(lorikeet: Cli, site: Site) -> None:
+async def test_verify_reports_that_stored_contents_are_whole(lorikeet: Cli, site: Site) -> None:
     await output_of(lorikeet, "add", *T, "--name", "v", str(site.adapter("v", 5)))
     assert "contents are whole" in await output_of(lorikeet, "verify")
 
@@ -247,7 +247,7 @@ async def test_the_server_fetches_from_a_source(lorikeet: Cli, site: Site, tmp_p
     assert "by themselves" in await refused(lorikeet, "add", *T, "--name", "g", good, "--resume", "imp_x")
 
 
-async def test_the_watched_folder_is_a_way_in(lorikeet: Cli, site: Site) -> None:
+async def test_an_adapter_put_into_the_watched_folder_is_imported(lorikeet: Cli, site: Site) -> None:
     site.adapter("dropped", 9).rename(site.folder / "made" / "ready")
     (site.folder / "watched" / "acme").mkdir()
     (site.folder / "made" / "ready").rename(site.folder / "watched" / "acme" / "dropped")

@@ -1,4 +1,4 @@
-"""Aliases from the command line: set whether they are there or not, harmless to repeat."""
+"""Aliases from the command line: `set` creates or moves an alias, and commands can be repeated without harm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_an_alias_is_set_moved_listed_and_removed(lorikeet: Cli, adapters:
     assert await lorikeet.json("alias", "list", *OF_ACME) == []
 
 
-async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, adapters: None) -> None:
+async def test_wrong_arguments_are_refused_in_one_line(lorikeet: Cli, adapters: None) -> None:
     wrong = {
         ("set", "bot", "pirate"): "'pirate' names no version: give an adapter and a number",
         ("set", "bot", "pirate@x"): "'pirate@x' names no version",

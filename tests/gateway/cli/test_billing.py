@@ -10,7 +10,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.db.pool import Database
-from tests.gateway.billing.books import MILLION, THIS_MONTH, Books, month_before, within
+from tests.gateway.billing.books import MILLION, THIS_MONTH, Books, instant_in, month_before
 from tests.gateway.cli.conftest import Cli
 
 LAST = month_before(THIS_MONTH)
@@ -24,9 +24,9 @@ async def acme(lorikeet: Cli, database: Database) -> Books:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", made["id"])
     books = Books(database, organization_id, made["id"])
     await lorikeet.json("price", "set", "--input", "3", "--cached-input", "1", "--output", "7")
-    await books.backdate_prices(within(LAST) - datetime.timedelta(days=5))
+    await books.backdate_prices(instant_in(LAST) - datetime.timedelta(days=5))
     await books.write(
-        *(books.event(f"req_{number}", created_at=within(LAST), prompt_tokens=MILLION) for number in range(2))
+        *(books.event(f"req_{number}", created_at=instant_in(LAST), prompt_tokens=MILLION) for number in range(2))
     )
     await books.roll_up()
     return books
@@ -65,14 +65,16 @@ async def test_prices_that_are_not_in_force_yet_can_be_withdrawn(lorikeet: Cli, 
     assert (code, "there is no version 7" in err) == (1, True)
 
 
-async def test_what_an_entry_is_about_is_said_and_checked(lorikeet: Cli, acme: Books) -> None:
+async def test_setting_a_price_warns_of_an_unknown_model_and_removing_names_the_entry(
+    lorikeet: Cli, acme: Books
+) -> None:
     code, _, err = await lorikeet("price", "set", "--model", "tony", "--input", "1", "--output", "1")
     assert (code, "no model 'tony' is served here, only 'tiny'" in err) == (0, True)
     code, out, _ = await lorikeet("price", "set", "--model", "*", "--remove", "--effective", "2099-01-01")
     assert (code, "removed --model * --adapter-class * --tier * (input 3.00, output 7.00)" in out) == (0, True)
 
 
-async def test_a_pool_of_other_servers_is_a_model_that_is_served(lorikeet: Cli, acme: Books) -> None:
+async def test_a_price_for_a_pool_of_other_servers_is_set_without_a_warning(lorikeet: Cli, acme: Books) -> None:
     servers = ("--engine", "openai", "--url", "http://198.51.100.7", "--set", "allow_private=true")
     await lorikeet.json("pool", "create", "theirs", *servers)
     code, _, err = await lorikeet("price", "set", "--model", "theirs", "--input", "1", "--output", "1")
@@ -129,7 +131,7 @@ async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books
     assert states == {month: "invoiced", f"{THIS_MONTH:%Y-%m}": "open"}
 
 
-async def test_a_tenant_pays_in_advance_or_not(lorikeet: Cli, acme: Books) -> None:
+async def test_a_tenant_is_switched_to_prepaid_and_back(lorikeet: Cli, acme: Books) -> None:
     await lorikeet.json("credit", "grant", "--tenant", "acme", "--amount", "100", "--reason", "paid")
     billing = await lorikeet.json("credit", "mode", "--tenant", "acme", "prepaid")
     assert billing["mode"] == "prepaid" and 0 < billing["balance_nanos"] < 100 * 10**9
@@ -169,7 +171,7 @@ async def test_a_tenant_pays_in_advance_or_not(lorikeet: Cli, acme: Books) -> No
         ("export invoice --period 2025-10-01", "a whole month"),
     ],
 )
-def test_wrong_usage_is_said(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_2_and_says_why(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(words.split(), {})
     except SystemExit as left:

@@ -38,7 +38,7 @@ def environ(house: House, **more: str) -> dict[str, str]:
     return bare | {"LORIKEET_URL": house.url, "LORIKEET_API_KEY": house.acme.key} | more
 
 
-def run(house: House, *arguments: str, piped: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+def run_chat(house: House, *arguments: str, piped: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments],
         env=environ(house, **more),
@@ -50,7 +50,7 @@ def run(house: House, *arguments: str, piped: str = "", **more: str) -> subproce
     )
 
 
-def session(client: InferenceClient, *lines: str, **options: int) -> str:
+def run_session(client: InferenceClient, *lines: str, **options: int) -> str:
     """Run a chat session with these input lines; return its output."""
     left = iter(lines)
 
@@ -68,47 +68,49 @@ def session(client: InferenceClient, *lines: str, **options: int) -> str:
 
 def test_a_question_is_answered_as_text_and_as_json(house: House) -> None:
     asked = ("--max-tokens", "6", "--temperature", "0", "hello there")
-    plain = run(house, *asked)
+    plain = run_chat(house, *asked)
     assert (plain.returncode, plain.stderr) == (0, "")
-    reply = json.loads(run(house, *asked, "--json").stdout)
+    reply = json.loads(run_chat(house, *asked, "--json").stdout)
     assert plain.stdout.rstrip("\n") == reply["choices"][0]["message"]["content"].rstrip("\n")
     assert reply["usage"]["completion_tokens"] == 6
 
 
 def test_a_pipe_is_a_question_or_follows_one(house: House) -> None:
     replies = [
-        json.loads(run(house, "--json", "--max-tokens", "1", *words, piped=piped).stdout)
+        json.loads(run_chat(house, "--json", "--max-tokens", "1", *words, piped=piped).stdout)
         for words, piped in (((), "the brown fox"), (("read this",), "the brown fox"))
     ]
     of_pipe, of_both = (reply["usage"]["prompt_tokens"] for reply in replies)
     assert of_both > of_pipe
     garbled = subprocess.run(COMMAND, env=environ(house), input=b"\xff\xfe", capture_output=True, check=False)
     assert garbled.returncode == 2 and garbled.stderr.endswith(b"the text on standard input is not UTF-8\n")
-    nothing = run(house)
+    nothing = run_chat(house)
     assert nothing.returncode == 2 and nothing.stderr.startswith("lorikeet: no question was given: ")
 
 
 def test_errors_are_words_that_say_what_to_do(house: House) -> None:
-    wrong_key = run(house, "hi", LORIKEET_API_KEY="sk-lk-wrong")
+    wrong_key = run_chat(house, "hi", LORIKEET_API_KEY="sk-lk-wrong")
     assert wrong_key.returncode == 1 and "lorikeet key create" in wrong_key.stderr
-    wrong_model = run(house, "--model", "tiny:nobody", "hi")
+    wrong_model = run_chat(house, "--model", "tiny:nobody", "hi")
     assert wrong_model.returncode == 1 and "`tiny:nobody` does not exist" in wrong_model.stderr
-    nobody = run(house, "hi", LORIKEET_URL="http://127.0.0.1:1")
+    nobody = run_chat(house, "hi", LORIKEET_URL="http://127.0.0.1:1")
     assert nobody.returncode == 3 and "lorikeet serve" in nobody.stderr
     for failed in (wrong_key, wrong_model, nobody):
         assert failed.stderr.count("\n") == 1 and "Traceback" not in failed.stderr
 
 
 def test_a_session_switches_adapters_and_counts_tokens(house: House, client: InferenceClient) -> None:
-    shown = session(client, "hello", f"/adapter {house.acme.adapter}", "hello", "/adapter", "/adapter base", "/usage")
+    shown = run_session(
+        client, "hello", f"/adapter {house.acme.adapter}", "hello", "/adapter", "/adapter base", "/usage"
+    )
     assert f"now with tiny:{house.acme.adapter}\n" in shown
     assert f"* tiny:{house.acme.adapter}\n" in shown and "  tiny\n" in shown
     assert shown.index("now with tiny:") < shown.rindex("now with tiny\n")
     assert "this session, 2 answers: " in shown and "10 completion tokens" in shown
 
 
-def test_a_session_goes_on_after_what_is_refused(house: House, client: InferenceClient) -> None:
-    shown = session(
+def test_a_session_goes_on_after_refused_commands(house: House, client: InferenceClient) -> None:
+    shown = run_session(
         client, "/adapter poet", "/sing", "/model nothing", "/system be brief", "/system", "/clear", "hello", "/help"
     )
     assert "The model `poet` does not exist" in shown, "another tenant's adapter"
@@ -116,7 +118,7 @@ def test_a_session_goes_on_after_what_is_refused(house: House, client: Inference
     assert shown.count("system: be brief") == 2 and "/adapter NAME" in shown
 
 
-def test_what_was_said_belongs_to_the_next_question(client: InferenceClient) -> None:
+def test_earlier_messages_are_sent_with_the_next_question(client: InferenceClient) -> None:
     conversation = Conversation("tiny", system="be brief")
     conversation.answered("one", "two")
     asked = conversation.asking("three")["messages"]

@@ -29,7 +29,9 @@ async def test_a_tenant_is_created_once_and_named_again(lorikeet: Cli) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["..", "../models", "a/b", "", "x?y", "x#y"])
-async def test_what_is_no_id_is_sent_to_no_other_route(lorikeet: Cli, server: AdminServer, wrong: str) -> None:
+async def test_words_that_are_no_id_are_refused_before_anything_is_sent(
+    lorikeet: Cli, server: AdminServer, wrong: str
+) -> None:
     await server.user("cara@example.com", "viewer")
     email = ("--email", "cara@example.com")
     for words in (
@@ -124,7 +126,7 @@ async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -
     assert (code, err) == (1, "lorikeet: Incorrect API key provided.\n")
 
 
-async def test_without_a_server_it_says_how_to_start_one_and_exits_3(lorikeet: Cli, tmp_path: Path) -> None:
+async def test_without_a_server_a_command_says_how_to_start_one_and_exits_3(lorikeet: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         free_port = str(listener.getsockname()[1])
     code, out, err = await lorikeet("tenant", "list", LORIKEET_PORT=free_port)
@@ -144,7 +146,7 @@ async def test_the_server_of_the_data_folder_is_found_by_its_lock(
     assert (code, out, err.startswith(f"lorikeet: no server runs for {tmp_path}: start it")) == (3, "", True)
 
 
-async def test_what_a_killed_server_left_behind_is_not_trusted(
+async def test_the_lock_file_of_a_killed_server_is_not_trusted(
     server: AdminServer, lorikeet: Cli, tmp_path: Path
 ) -> None:
     del lorikeet.environ["LORIKEET_PORT"]

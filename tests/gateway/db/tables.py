@@ -543,7 +543,7 @@ TABLES: dict[str, Coverage] = {
     "file_parts": Coverage(access=INTERNAL, foreign=INTERNAL, bound=CONTENT, removal=Removal(parts._DELETE)),
     "batches": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_batches.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_batches.test_another_projects_batch_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(kept_batches.MAX_OPEN, "batches of a project that have not ended"),
         removal=Removal(batches._DROP_OLD),
     ),

@@ -24,7 +24,7 @@ from gateway.db.schema_files import read_functions, schema_names
 from tests.conftest import with_database
 from tests.gateway.bases import BASE_DIGEST
 from tests.gateway.billing.books import Books
-from tests.gateway.billing.sums import assert_sums_are_the_ledgers
+from tests.gateway.billing.sums import assert_sums_equal_the_ledger
 from tests.gateway.db.catalog import differences, read_catalog
 from tests.gateway.db.compare import MAY_DIFFER, compare
 from tests.gateway.db.old import OLD_SCHEMA, build_old_schema, load_old_rows, take_old_backup
@@ -150,7 +150,7 @@ async def test_every_row_of_a_loaded_database_stays(old_dsn: str, copy_dsn: str)
 async def test_what_waited_in_the_queues_is_in_the_sums(old_dsn: str) -> None:
     await migrate(old_dsn)
     async with await Database.connect(old_dsn) as database:
-        await assert_sums_are_the_ledgers(Books(database, "org_1", "proj_1"))
+        await assert_sums_equal_the_ledger(Books(database, "org_1", "proj_1"))
         async with database.acquire() as conn:
             levels = await conn.fetch(
                 "SELECT sum(num_requests), sum(num_errors), sum(completion_tokens), sum(cost_nanos)"
@@ -183,7 +183,7 @@ async def test_the_audit_chain_holds_and_the_ledger_goes_on(old_dsn: str) -> Non
         }
         assert await books.value(settled) == before + 2 * 15
         await books.roll_up()
-        await assert_sums_are_the_ledgers(books)
+        await assert_sums_equal_the_ledger(books)
 
 
 async def test_the_first_base_adopts_adapters_once_and_caches_hear_of_it(old_dsn: str) -> None:

@@ -1,4 +1,5 @@
-"""Adapters with which llama.cpp's server was started: each by its number, which is proved and not believed."""
+"""Adapters with which llama.cpp's server was started: requested by number, after the gateway has checked the
+numbers."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req
     return (await collect(backend, Generation(request))).text
 
 
-def of_text(adapter: str = "") -> Generation:
+def text_generation(adapter: str = "") -> Generation:
     """Return a chat prepared as text, for a pool in which some server takes only text."""
     made = asking(max_tokens=200)
     return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
@@ -84,7 +85,7 @@ async def test_each_adapter_answers_by_its_number_and_the_base_by_none(
     assert asked[2] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}, {"id": 2, "scale": 1.0}]
 
 
-async def test_one_that_is_not_there_is_refused_and_its_version_waits_for_another_server(
+async def test_an_adapter_that_the_server_lacks_is_refused_and_its_probe_waits_for_another_server(
     backend: ForeignBackend,
 ) -> None:
     with pytest.raises(Unanswered) as caught:
@@ -123,7 +124,7 @@ async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
     await until(lambda: not backend.resident())
 
 
-async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_the_next_ones_numbers(
+async def test_open_connections_to_a_former_process_get_no_request_by_the_numbers_of_its_successor(
     llama: FakeLlamaCpp, backend: ForeignBackend
 ) -> None:
     answer, is_free = llama.server.answer, asyncio.Event()
@@ -142,7 +143,7 @@ async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_th
     server.port = llama.server.port
     await server.start()
     try:
-        await until_places(backend, following)
+        await wait_for_numbers(backend, following)
         is_free.set()
         assert await asyncio.gather(*running) == [file(1), "base"]
         for number in (1, 2) * 3:
@@ -151,15 +152,17 @@ async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_th
         await server.stop()
 
 
-async def until_places(backend: ForeignBackend, llama: FakeLlamaCpp) -> None:
-    """Make a backend query its server, and wait until it knows the adapters' numbers in the present process."""
+async def wait_for_numbers(backend: ForeignBackend, llama: FakeLlamaCpp) -> None:
+    """Make a backend query its server, and wait until the backend knows the numbers that adapters have there now."""
     backend._condition.ask_soon()
     names = [Path(path).stem if is_digest(Path(path).stem) else "" for path in llama.paths]
     await until(lambda: (info := backend._condition.info) is not None and list(info.places) == names)
     await until_ready(backend)
 
 
-async def test_one_connection_is_proved_once(llama: FakeLlamaCpp, backend: ForeignBackend) -> None:
+async def test_the_numbers_of_adapters_are_checked_once_for_each_connection(
+    llama: FakeLlamaCpp, backend: ForeignBackend
+) -> None:
     for number in (1, 2) * 10:
         assert await ask(backend, key(number)) == file(number)
     assert llama.num_lists <= 1 + llama.server.num_connections
@@ -182,7 +185,7 @@ async def test_the_right_adapter_answers_or_none_through_restarts_in_any_order(
 
     await llama.restart(*files)
     for step in range(40):
-        await until_places(backend, llama)
+        await wait_for_numbers(backend, llama)
         assert await one(f"req_{step}"), "its numbers are known, and nothing happens to it"
         before = [asyncio.create_task(one(f"req_{step}_{at}")) for at in range(2)]
         await asyncio.sleep(chance.choice((0.0, 0.001, 0.004)))
@@ -197,7 +200,7 @@ async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_ada
     chance, num_refused = random.Random(5), 0
     files = [file(number) for number in range(1, 5)]
     await llama.restart(*files)
-    await until_places(backend, llama)
+    await wait_for_numbers(backend, llama)
     for step in range(40):
         chance.shuffle(files)
         await llama.restart(*files)
@@ -208,26 +211,26 @@ async def test_each_restart_costs_a_request_at_most_and_all_others_get_their_ada
             except Unanswered as unanswered:
                 unanswered.settle()
                 num_refused += 1
-                await until_places(backend, llama)
+                await wait_for_numbers(backend, llama)
                 continue
             assert text == (file(number) if number else "base")
     assert num_refused <= 40
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[{}]", b'[{"id": 1, "path": "x"}]', b'[{"id": 0, "path": 1}]', b"\xff"])
-def test_a_list_that_is_none_is_refused(body: bytes) -> None:
+def test_a_malformed_list_of_adapters_is_refused(body: bytes) -> None:
     with pytest.raises(BadReply):
         places_in(body)
 
 
-def test_paths_of_any_system_are_read_and_a_second_file_of_one_content_is_passed_over() -> None:
+def test_paths_of_any_operating_system_are_read_and_a_second_file_of_one_adapter_is_ignored() -> None:
     paths = [f"C:\\ggufs\\{digest(1)}.gguf", f"{digest(1)}.gguf", "notes.gguf"]
     listed = [{"id": number, "path": path, "scale": 1.0} for number, path in enumerate(paths)]
     assert places_in(msgspec.json.encode(listed)) == (digest(1), "", "")
 
 
-async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(llama: FakeLlamaCpp) -> None:
-    """Requests without an adapter leave scales at their defaults, which anybody may have changed."""
+async def test_an_untested_build_gets_no_requests_while_it_has_adapters(llama: FakeLlamaCpp) -> None:
+    """A request without an adapter would get the adapters' default scales, which anybody may have changed."""
     llama.build, llama.default_scale = "b4000-abcdef0", 1.0
     settings = msgspec.structs.replace(SETTINGS, health_seconds=0.05)
     async with backend_of(llama.server.url, ListSink(), driver="llamacpp", settings=settings, waits=False) as backend:
@@ -238,7 +241,7 @@ async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(lla
         assert (await collect(backend, asking())).text == "base"
 
 
-async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
+async def test_adapters_are_served_by_tested_builds_and_not_by_an_untested_one(
     llama: FakeLlamaCpp, backend: ForeignBackend, tmp_path: Path
 ) -> None:
     llama.default_scale = 1.0
@@ -249,10 +252,10 @@ async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
             trust = other.health().server
             assert trust is not None and not trust.is_tried and not trust.has_adapters
             with pytest.raises(Unanswered) as caught:
-                await collect(other, of_text(key(1)))
+                await collect(other, text_generation(key(1)))
             assert caught.value.kind == "absent", "another server may be asked, and it costs no retry"
-            assert (await collect(other, of_text())).text == "base"
-    assert [(await collect(backend, of_text(each))).text for each in ("", key(2), "", key(1))] == [
+            assert (await collect(other, text_generation())).text == "base"
+    assert [(await collect(backend, text_generation(each))).text for each in ("", key(2), "", key(1))] == [
         "base",
         file(2),
         "base",
@@ -260,6 +263,6 @@ async def test_beside_such_a_build_adapters_answer_at_the_servers_that_can(
     ]
     await llama.restart(file(2), file(1))
     with pytest.raises(Unanswered) as caught:
-        await collect(backend, of_text(key(1)))
+        await collect(backend, text_generation(key(1)))
     caught.value.settle()
     assert caught.value.kind == "full", "its numbers are proved here as well"

@@ -88,7 +88,7 @@ class FakeSglang:
         return None
 
     def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Answer a completion with the model's name, as on OpenAI's routes, where adapters are named after the base."""
+        """Answer a completion on OpenAI's routes, where an adapter is named `base:adapter`, with the model's name."""
         model = body["model"]
         name = model.partition(":")[2] or "base"
         if name not in self.loaded and name != "base":
@@ -188,17 +188,17 @@ async def test_adapters_are_loaded_answer_and_make_room(sglang: FakeSglang, back
     assert (await backend.probe(key(2))).max_difference == 0.5
 
 
-class Forgetful(dict[str, str]):
+class ForgetfulAdapters(dict[str, str]):
     """The adapters of a server that drops each one as soon as it is loaded, as if it lacked room."""
 
     def __setitem__(self, name: str, path: str) -> None:
         """Ignore the adapter."""
 
 
-async def test_one_that_is_dropped_before_it_was_tried_is_no_fault_of_the_tenants(
+async def test_an_adapter_that_the_server_drops_before_its_trial_is_not_blamed_on_the_tenant(
     sglang: FakeSglang, backend: ForeignBackend
 ) -> None:
-    sglang.loaded = Forgetful()
+    sglang.loaded = ForgetfulAdapters()
     with pytest.raises(Unanswered) as caught:
         await ask(backend, key(1))
     assert isinstance(caught.value.error, Overloaded)
@@ -206,7 +206,7 @@ async def test_one_that_is_dropped_before_it_was_tried_is_no_fault_of_the_tenant
     assert (await ask(backend, key(1))).text == text_of(backend, digest(1)), "and it is tried again at once"
 
 
-async def test_one_that_the_server_dropped_by_itself_is_loaded_again(
+async def test_an_adapter_that_the_server_dropped_by_itself_is_loaded_again(
     sglang: FakeSglang, backend: ForeignBackend, sink: ListSink
 ) -> None:
     await ask(backend, key(1))
@@ -216,7 +216,7 @@ async def test_one_that_the_server_dropped_by_itself_is_loaded_again(
     assert backend.resident() == {key(1)}
 
 
-async def test_one_that_is_loaded_already_is_used_and_one_that_is_gone_already_is_gone(
+async def test_an_adapter_loaded_by_others_is_used_and_unloading_a_missing_adapter_succeeds(
     sglang: FakeSglang, backend: ForeignBackend
 ) -> None:
     sglang.loaded[digest(1)] = f"{FOLDER}/{digest(1)}"
@@ -233,7 +233,7 @@ async def test_one_that_is_loaded_already_is_used_and_one_that_is_gone_already_i
     ],
     ids=["unfit", "not in the folder"],
 )
-async def test_what_is_wrong_with_an_adapter_is_told_from_what_is_wrong_with_the_folder(
+async def test_an_unfit_adapter_is_the_clients_error_and_a_missing_folder_is_the_servers(
     sglang: FakeSglang, backend: ForeignBackend, message: str, error: type[Exception]
 ) -> None:
     sglang.refusals[digest(1)] = message
@@ -242,7 +242,9 @@ async def test_what_is_wrong_with_an_adapter_is_told_from_what_is_wrong_with_the
     assert isinstance(caught.value.error, error)
 
 
-async def test_a_silent_base_is_fatal_for_adapters(sglang: FakeSglang, backend: ForeignBackend) -> None:
+async def test_a_server_whose_base_answers_unknown_names_serves_no_adapters(
+    sglang: FakeSglang, backend: ForeignBackend
+) -> None:
     sglang.has_silent_base = True
     with pytest.raises(Unanswered):
         await ask(backend, key(1))
@@ -251,7 +253,7 @@ async def test_a_silent_base_is_fatal_for_adapters(sglang: FakeSglang, backend: 
     assert (await ask(backend)).text == text_of(backend, "base")
 
 
-async def test_at_a_version_that_was_not_tried_adapters_are_asked_for_as_models(
+async def test_an_untested_version_is_asked_for_adapters_by_model_names(
     sglang: FakeSglang, sink: ListSink, tmp_path: Path
 ) -> None:
     model = EngineModel.load(make_model_folder(tmp_path / "model"))

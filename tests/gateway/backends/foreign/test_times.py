@@ -86,7 +86,7 @@ LAST = {
 
 
 @pytest.mark.parametrize("name", LAST)
-async def test_a_reply_that_ends_while_its_reader_waits_has_ended(server: FakeServer, name: str) -> None:
+async def test_a_reply_ends_once_its_last_bytes_arrive_while_the_reader_waits(server: FakeServer, name: str) -> None:
     may_end = asyncio.Event()
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ async def test_a_reply_that_ends_while_its_reader_waits_has_ended(server: FakeSe
 
 
 @pytest.mark.parametrize("way", ["cut_off", "stop"])
-async def test_a_gateway_that_stops_waits_for_no_head(server: FakeServer, way: str) -> None:
+async def test_a_gateway_that_stops_does_not_wait_for_the_head_of_a_reply(server: FakeServer, way: str) -> None:
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(600)
 
@@ -134,7 +134,7 @@ async def test_a_gateway_that_stops_waits_for_no_head(server: FakeServer, way: s
     assert len(sink.records) == 1
 
 
-async def test_requests_that_wait_say_how_slow_a_server_is_before_it_has_answered(server: FakeServer) -> None:
+async def test_waiting_requests_raise_the_usual_time_of_a_server_that_has_not_answered_yet(server: FakeServer) -> None:
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(600)
 
@@ -190,7 +190,7 @@ async def test_a_body_without_a_length_that_stops_coming_has_not_ended(server: F
         await read_at_most(connection, 1 << 20, loop.time() + 0.2)
 
 
-async def test_the_time_of_a_slow_reader_is_not_the_servers(server: FakeServer) -> None:
+async def test_the_time_a_slow_reader_takes_does_not_count_against_the_server(server: FakeServer) -> None:
     sink = ListSink()
     server.answer = saying("one ", "two", pause_s=0.05)
     settings = msgspec.structs.replace(PATIENT, total_seconds=0.5)
@@ -203,7 +203,9 @@ async def test_the_time_of_a_slow_reader_is_not_the_servers(server: FakeServer) 
 
 
 @pytest.mark.parametrize("loses", [False, True], ids=["this side gives up", "the server gives up"])
-async def test_a_reader_that_does_not_read_is_cut_off_and_the_server_is_well(server: FakeServer, loses: bool) -> None:
+async def test_a_reader_that_does_not_read_is_cut_off_and_the_server_stays_ready(
+    server: FakeServer, loses: bool
+) -> None:
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + event(delta("word ")))
         await writer.drain()
@@ -230,7 +232,7 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_the_server_is_well(ser
     assert {each.finish_reason for each in sink.records} == {"abort"}
 
 
-def test_a_connection_that_is_lost_before_its_request_is_a_server_that_is_gone() -> None:
+def test_sending_on_a_lost_connection_raises_that_the_server_is_gone() -> None:
     connection = Connection(lambda lost: None)
     connection.connection_lost(None)
     with pytest.raises(ServerGone) as caught:

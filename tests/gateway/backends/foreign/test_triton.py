@@ -53,7 +53,7 @@ async def backend_at(url: str, kind: str, tmp_path: Path) -> AsyncIterator[tuple
         yield backend, sink
 
 
-def chat(place: int, name: str = "", *, max_tokens: int = 40) -> Generation:
+def numbered_chat(place: int, name: str = "", *, max_tokens: int = 40) -> Generation:
     generation = asking(
         f"question {place}", request_id=f"req_{place}", max_tokens=max_tokens, temperature=0.0, seed=place
     )
@@ -67,7 +67,9 @@ def chat(place: int, name: str = "", *, max_tokens: int = 40) -> Generation:
 async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: str, kind: str, tmp_path: Path) -> None:
     async with backend_at(url, kind, tmp_path) as (backend, sink):
         names = ["", "1", "2"]
-        answers = await asyncio.gather(*(collect(backend, chat(place, names[place % 3])) for place in range(60)))
+        answers = await asyncio.gather(
+            *(collect(backend, numbered_chat(place, names[place % 3])) for place in range(60))
+        )
         for place, collected in enumerate(answers):
             assert collected.text.startswith(f"[{names[place % 3] or 'base'}]"), (place, collected.text)
             assert collected.finish_reasons == ["stop"]
@@ -82,7 +84,7 @@ async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: 
                 )
             )
         with pytest.raises(Unanswered) as caught:
-            await collect(backend, chat(99, "3"))
+            await collect(backend, numbered_chat(99, "3"))
         caught.value.settle()
         assert isinstance(caught.value.error, Overloaded)
         assert backend.health().ready
@@ -91,11 +93,11 @@ async def test_each_answer_is_of_its_adapter_and_of_none_that_is_not_there(url: 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_limit_ends_a_reply_with_its_reason(url: str, kind: str, tmp_path: Path) -> None:
     async with backend_at(url, kind, tmp_path) as (backend, _):
-        collected = await collect(backend, chat(1, max_tokens=1))
+        collected = await collect(backend, numbered_chat(1, max_tokens=1))
         assert (collected.text, collected.finish_reasons) == ("[base]", ["length"])
 
 
-async def test_a_model_that_it_does_not_have_gets_no_requests(url: str) -> None:
+async def test_a_pool_of_a_model_that_triton_lacks_gets_no_requests(url: str) -> None:
     settings = msgspec.structs.replace(FAST, served_model="nobodys")
     async with backend_of(url, ListSink(), driver="kserve", settings=settings, waits=False) as backend:
         with contextlib.suppress(TimeoutError):

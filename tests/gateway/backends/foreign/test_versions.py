@@ -1,4 +1,5 @@
-"""A server whose version its driver was not tried with is used by a generic protocol, and its operator is told."""
+"""A server of a version that its driver was not tested with is asked by a generic protocol, and its operator is
+told."""
 
 from __future__ import annotations
 
@@ -42,17 +43,17 @@ BUILDS = VersionRange("/props", "build_info", (6900,))
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.32.9+cpu", "0.20.1.dev3", "", "unknown"])
-def test_a_version_that_was_tried_or_is_none_is_not_noted(version: str) -> None:
+def test_a_tested_version_and_an_unreadable_one_are_not_reported(version: str) -> None:
     assert not VLLM.untested_reason(version)
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.33.0", "1.0", "99999999999999.1"])
-def test_another_version_is_noted_with_the_range(version: str) -> None:
+def test_an_untested_version_is_reported_with_the_tested_range(version: str) -> None:
     assert f"version {version} is none" in VLLM.untested_reason(version)
     assert "(0.11 to 0.32)" in VLLM.untested_reason(version)
 
 
-def test_builds_that_come_daily_have_no_newest_one() -> None:
+def test_daily_builds_have_an_oldest_tested_build_and_no_newest() -> None:
     assert not BUILDS.untested_reason("b99999-abcdef0")
     assert not BUILDS.untested_reason("b0-unknown"), "a build of somebody's own"
     assert "6900 and later" in BUILDS.untested_reason("b4000-abcdef0")
@@ -75,13 +76,13 @@ async def untried_vllm(
             yield vllm, made
 
 
-def of_text(adapter: str = "") -> Generation:
+def text_generation(adapter: str = "") -> Generation:
     """Return a chat prepared as text, for servers that may get no token ids."""
     made = asking()
     return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
 
 
-def of_ids() -> Generation:
+def token_generation() -> Generation:
     """Return a request prepared as token ids."""
     return Generation(GenerateRequest("req_1", [1, 2, 3], SamplingParams(max_tokens=16), "tenant", meter=b"tag"))
 
@@ -93,7 +94,7 @@ async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_
     async with fake_vllm(FOLDER) as vllm:
         vllm.server.facts = {"/version": {"version": version}} if version else {}
         async with backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=FAST) as backend:
-            assert (await collect(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+            assert (await collect(backend, token_generation())).text == model.tokenizer.decode(tokens_of(BASE))
             assert "token_ids" in backend.capabilities.features
             trust = backend.health().server
             assert trust is not None and trust.is_tried
@@ -103,7 +104,7 @@ async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_
 
 async def test_another_version_gets_openais_protocol_and_its_operator_is_told(model: EngineModel) -> None:
     async with untried_vllm(model, FAST) as (vllm, backend):
-        assert (await collect(backend, of_text())).text == BASE
+        assert (await collect(backend, text_generation())).text == BASE
         assert vllm.server.received[-1].path == "/v1/chat/completions"
         assert backend.capabilities.features == FEATURES
         assert "version 0.99.0 is none of those that were tried" in backend.health().reason
@@ -114,7 +115,7 @@ async def test_another_version_gets_openais_protocol_and_its_operator_is_told(mo
         assert shown == ("0.99.0", False, False, False)
 
 
-async def test_it_gets_no_requests_where_tenants_may_not_share_a_cache(model: EngineModel) -> None:
+async def test_an_untested_server_gets_no_requests_where_tenants_may_not_share_a_cache(model: EngineModel) -> None:
     settings = msgspec.structs.replace(FAST, separate_caches=True)
     async with fake_vllm(FOLDER) as vllm:
         vllm.server.facts = {"/version": UNTRIED}
@@ -122,40 +123,40 @@ async def test_it_gets_no_requests_where_tenants_may_not_share_a_cache(model: En
         async with made as backend:
             await until(lambda: "'separate_caches' forbids" in backend.health().reason)
             with pytest.raises(Unanswered):
-                await collect(backend, of_text())
+                await collect(backend, text_generation())
             assert not vllm.server.received
 
 
-async def test_an_adapter_answers_there_once_a_probe_has_shown_it(model: EngineModel) -> None:
+async def test_an_adapter_answers_at_an_untested_server_once_a_probe_has_shown_its_effect(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         assert "each adapter once a probe has shown it" in backend.health().reason
-        collected = await collect(backend, of_text(content_key("tenant", DIGEST)))
+        collected = await collect(backend, text_generation(content_key("tenant", DIGEST)))
         assert collected.text == DIGEST
         asked = [each.body["model"] for each in vllm.server.received if each.path == "/v1/completions"]
         assert asked[1:] == [DIGEST, BASE], "a name that nobody has, then the adapter beside the base"
 
 
-async def test_an_adapter_that_changes_nothing_there_is_not_used(model: EngineModel) -> None:
+async def test_an_adapter_without_effect_at_an_untested_server_is_not_used(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         vllm.has_effect = False
         with pytest.raises(Unanswered) as caught:
-            await collect(backend, of_text(content_key("tenant", DIGEST)))
+            await collect(backend, text_generation(content_key("tenant", DIGEST)))
         assert isinstance(caught.value.error, Overloaded)
-        assert (await collect(backend, of_text())).text == BASE, "which says nothing of the server"
+        assert (await collect(backend, text_generation())).text == BASE, "which says nothing of the server"
 
 
-async def test_a_server_there_that_answers_from_its_base_in_silence_serves_the_base_alone(model: EngineModel) -> None:
+async def test_an_untested_server_whose_base_answers_unknown_names_serves_the_base_alone(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
         vllm.has_silent_base = True
         with pytest.raises(Unanswered):
-            await collect(backend, of_text(content_key("tenant", DIGEST)))
+            await collect(backend, text_generation(content_key("tenant", DIGEST)))
         assert vllm.num_loads == 0
-        assert (await collect(backend, of_text())).text == BASE
+        assert (await collect(backend, text_generation())).text == BASE
 
 
 async def test_a_server_that_goes_back_to_a_tried_version_is_asked_by_its_own_driver(model: EngineModel) -> None:
     async with untried_vllm(model) as (vllm, backend):
-        assert await collect(backend, of_text(content_key("tenant", DIGEST)))
+        assert await collect(backend, text_generation(content_key("tenant", DIGEST)))
         await vllm.server.stop()
         await until(lambda: not backend.health().ready)
         vllm.restart()
@@ -164,10 +165,10 @@ async def test_a_server_that_goes_back_to_a_tried_version_is_asked_by_its_own_dr
         await until(lambda: backend.health().ready)
         assert not backend.health().reason
         assert backend.resident() == frozenset(), "each adapter is shown anew"
-        assert (await collect(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+        assert (await collect(backend, token_generation())).text == model.tokenizer.decode(tokens_of(BASE))
 
 
-async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(model: EngineModel) -> None:
+async def test_a_pool_with_one_untested_server_sends_text_to_all_its_servers(model: EngineModel) -> None:
     as_text = OpaqueModel("e" * 64, FAST)
     async with untried_vllm(model) as (_, other), fake_vllm(FOLDER) as vllm:
         vllm.server.facts = {"/version": {"version": "0.32.0"}}
@@ -185,17 +186,17 @@ async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(mode
             with pytest.raises(InvalidRequest):
                 _ = pool.tokenizer
             for backend in (known, other):
-                assert (await collect(backend, of_text())).text == BASE
+                assert (await collect(backend, text_generation())).text == BASE
             adapter = content_key("tenant", DIGEST)
-            assert (await collect(known, of_text(adapter))).text == DIGEST
+            assert (await collect(known, text_generation(adapter))).text == DIGEST
             with pytest.raises(Unanswered) as caught:  # prepared before the other one was there
-                await collect(other, of_ids())
+                await collect(other, token_generation())
             assert caught.value.kind == "absent"
-            assert (await collect(known, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
+            assert (await collect(known, token_generation())).text == model.tokenizer.decode(tokens_of(BASE))
 
 
 @pytest.mark.parametrize("driver", ["vllm", "sglang", "llamacpp", "tgi"])
-async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: Driver) -> None:
+async def test_an_untested_server_with_openais_routes_is_asked_by_openais_protocol(driver: Driver) -> None:
     dialect = DIALECTS[driver]
     async with fake_server() as server:
         tried = driver_of(driver, Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)).tested
@@ -210,7 +211,9 @@ async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: D
 
 
 @pytest.mark.parametrize("driver", ["ollama", "kserve"])
-async def test_one_without_a_generic_protocol_is_asked_by_its_own_without_adapters(driver: Driver) -> None:
+async def test_an_untested_server_without_openais_routes_is_asked_by_its_own_protocol_without_adapters(
+    driver: Driver,
+) -> None:
     dialect = DIALECTS[driver]
     settings = msgspec.structs.replace(FAST, preloaded_adapters=driver == "kserve", upload_adapters=driver == "ollama")
     pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False, content=_no_content)
@@ -225,7 +228,7 @@ async def test_one_without_a_generic_protocol_is_asked_by_its_own_without_adapte
             assert (await collect(backend, asking())).text == "well"
             assert backend.health().reason.endswith("it is asked by its own protocol alone, without adapters")
             with pytest.raises(Unanswered) as caught:
-                await collect(backend, of_text(content_key("tenant", DIGEST)))
+                await collect(backend, text_generation(content_key("tenant", DIGEST)))
             assert isinstance(caught.value.error, InvalidRequest)
 
 

@@ -105,7 +105,9 @@ async def test_ids_beyond_the_vocabulary_are_a_failure(server: FakeServer, model
             await collect(backend, generation_of([1, 2, 3]))
 
 
-async def test_each_tenant_has_a_cache_of_its_own_without_its_name(server: FakeServer, model: EngineModel) -> None:
+async def test_each_tenant_has_a_cache_salt_of_its_own_that_hides_its_name(
+    server: FakeServer, model: EngineModel
+) -> None:
     server.answer = sending(HEAD, chunk([5], 1, 3, "length"), event("[DONE]") + END)
     async with backend_of(server.url, ListSink(), driver="vllm", model=model) as backend:
         for tenant in ("project-a", "project-b", "project-a"):
@@ -115,7 +117,7 @@ async def test_each_tenant_has_a_cache_of_its_own_without_its_name(server: FakeS
     assert "project" not in first
 
 
-async def test_without_a_tokenizer_messages_and_text_travel(server: FakeServer) -> None:
+async def test_without_a_tokenizer_messages_are_sent_and_text_comes_back(server: FakeServer) -> None:
     sink = ListSink()
     server.answer = saying("Hello", " world")
     async with backend_of(server.url, sink, driver="vllm") as backend:
