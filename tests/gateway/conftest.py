@@ -1,4 +1,4 @@
-"""One gateway with two tenants for all tests over HTTP; its engine makes 500 steps a second."""
+"""The `house`: one gateway with two tenants for all tests over HTTP, whose fake engine makes 500 steps a second."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def open_house(
 ) -> Iterator[House]:
     """Serve over a new database until the context is left.
 
-    make_engine: as for `gateways_with`; None: a fake engine in a process of its own, with `tokens_per_s`.
+    tokens_per_s: the tokens that the fake engine makes per second. make_engine: starts another engine at a socket, with
+    a model folder; None: a fake engine in a process of its own.
     """
 
     def make_fake(endpoint: str, model_dir: Path) -> FakeEngine:

@@ -273,7 +273,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"asyncpg", "httpx", "litestar", "numpy", "torch", "transformers", "uvicorn"} & set(modules)
 
 
-def test_help_imports_no_room() -> None:
+def test_help_imports_no_package_of_the_commands() -> None:
     program = (
         "import sys; from gateway.cli.command import build_parser; build_parser('').format_help(); print(*sys.modules)"
     )
@@ -282,7 +282,7 @@ def test_help_imports_no_room() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_the_room_in_a_row_of_the_table_declares_the_command(command: Command) -> None:
+def test_the_module_in_each_row_of_the_command_table_declares_the_command(command: Command) -> None:
     declared = commands(build_parser(command.name))
     assert command.name in declared
     assert declared == [name for name in commands(build_parser("")) if name in declared]

@@ -1,4 +1,4 @@
-"""Shells complete the commands of `lorikeet` by the script that it prints: real shells, asked as a person asks."""
+"""Real shells complete the commands of `lorikeet` by the script that `lorikeet completion` prints."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def test_the_report_is_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFix
 def test_people_read_the_path_the_advice_and_all_that_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One report, since PyTorch is loaded for each: of a model that was measured, where Ray cannot be reached."""
+    """One report covers a model with measured figures and a Ray cluster out of reach, since each report loads
+    PyTorch."""
     save_tiny("llama", tmp_path / "model")
     quality = {"model_digest": model_digest(tmp_path / "model"), "format": FORMATS["int8"], "num_tokens": 9}
     quality |= {"divergence_nats": 0.0123, "perplexity_ratio": 1.0}

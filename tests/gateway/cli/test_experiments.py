@@ -149,7 +149,7 @@ async def test_a_recount_without_a_database_names_the_check_that_a_tenant_can_ma
 async def test_a_recount_notices_that_the_database_is_not_the_servers(
     lorikeet: Cli, server: AdminServer, acme: Any, dsn: str, databases: Databases
 ) -> None:
-    """A restored backup of the server's database is refused as well: the experiment has another state in it."""
+    """A restored backup of the server's database is refused too, as the experiment has another state there."""
     await lorikeet.done(*CREATE, *OF_ACME)
     await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     key = {"LORIKEET_ADMIN_KEY": server.operator_key, "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
@@ -167,7 +167,7 @@ async def test_a_recount_notices_that_the_database_is_not_the_servers(
         await recount(dsn, acme["id"], found | {"state": "paused"})
 
 
-async def test_a_url_without_a_key_of_its_server_is_told(lorikeet: Cli, server: AdminServer) -> None:
+async def test_a_url_without_a_key_of_its_server_is_refused(lorikeet: Cli, server: AdminServer) -> None:
     environ = {"LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
     code, _, err = await lorikeet("tenant", "list", **environ)
     assert code == 3 and "LORIKEET_URL needs LORIKEET_ADMIN_KEY, a key of that server" in err
@@ -177,7 +177,7 @@ GUIDE = Path(__file__).parents[3] / "gateway" / "experiments" / "README.md"
 
 
 async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
-    """The experiment's definition is the guide's, over the model of these tests: nothing in it waits for days."""
+    """The guide's definition of an experiment is run with these tests' model; nothing in the definition takes days."""
     text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
     path = tmp_path / "tone.json"
     path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))
@@ -197,7 +197,7 @@ async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli
         assert f"lorikeet experiment {verb} {made['name']} " in GUIDE.read_text()
 
 
-async def test_commands_warn_of_what_the_server_warns_of(lorikeet: Cli, acme: Any) -> None:
+async def test_commands_print_the_warnings_of_the_server(lorikeet: Cli, acme: Any) -> None:
     twice = ("--model", "bot", "--arm", "a=tiny", "--arm", "b=tiny", "--primary", "cost_nanos:decrease", *OF_ACME)
     warning = "\nwarning: The arms 'a' and 'b' serve the same with the same values"
     assert warning in (await lorikeet("experiment", "create", "alike", *twice))[1]
@@ -206,7 +206,7 @@ async def test_commands_warn_of_what_the_server_warns_of(lorikeet: Cli, acme: An
     assert warning in (await lorikeet("experiment", "preview", "alike", "--unit", "ann", *OF_ACME))[1]
 
 
-async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:
+async def test_an_ended_arm_keeps_no_weight(lorikeet: Cli, acme: Any) -> None:
     await lorikeet.done(*CREATE, "--arm", "base=tiny", *OF_ACME)
     await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     after = await lorikeet.json("experiment", "change", "tone", "--end-arm", "base", *OF_ACME)
@@ -278,7 +278,7 @@ async def test_an_export_is_written_as_it_comes(lorikeet: Cli, acme: Any, databa
     assert (code, err.count("\n")) == (1, 1) and "No such file or directory" in err
 
 
-async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
+async def test_metrics_layers_and_holdouts_are_created_listed_and_deleted(lorikeet: Cli, acme: Any) -> None:
     await lorikeet.done("experiment", "metric", "create", "thumbs-up", *OF_ACME)
     tone = ("experiment", "metric", "create", "tone", "--type", "label", "--label", "warm=1", "--label", "cold=-1")
     assert (await lorikeet.json(*tone, *OF_ACME))["labels"] == {"warm": 1.0, "cold": -1.0}
@@ -294,7 +294,7 @@ async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
     assert (await lorikeet("experiment", "layer", "delete", "search", *OF_ACME))[1] == "layer search is deleted\n"
 
 
-async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> None:
+async def test_wrong_arguments_are_refused_in_one_line(lorikeet: Cli, acme: Any) -> None:
     await lorikeet.done(*CREATE, *OF_ACME)
     for words, exit_code, complaint in (
         (("create", "x"), 2, "give a name, --model, two or more --arm, and --primary; or --file"),

@@ -55,7 +55,7 @@ def test_a_limit_is_the_tenants_or_the_organizations(owner: tuple[str, ...]) -> 
     assert left.value.code == 2
 
 
-async def test_cost_is_in_the_currency(lorikeet: Cli) -> None:
+async def test_limits_of_cost_are_given_and_shown_in_the_currency(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
     made = await lorikeet.json(
         "limit", "set", "--tenant", "acme", "--unit", "cost", "--window", "month", "--max", "12.5"
@@ -67,7 +67,7 @@ async def test_cost_is_in_the_currency(lorikeet: Cli) -> None:
     assert sorted(line.split()[5] for line in out.splitlines()[1:]) == ["0.00000765", "12.50"]
 
 
-async def test_what_cannot_be_is_one_line(lorikeet: Cli) -> None:
+async def test_limits_that_cannot_be_are_refused_in_one_line(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
     code, _, err = await lorikeet("limit", "set", "--tenant", "acme", "--unit", "requests", "--max", "1")
     assert (code, err) == (

@@ -35,7 +35,7 @@ async def agent(database: Database) -> Agent:
     return agent
 
 
-async def start(agent: Agent, pool_id: str, num: int = 1, revision: int = 1) -> list[str]:
+async def start_replicas(agent: Agent, pool_id: str, num: int = 1, revision: int = 1) -> list[str]:
     await agent.prepare(pool_id, revision)
     return [await agent.start(pool_id, revision) for _ in range(num)]
 
@@ -54,7 +54,7 @@ async def while_waiting(
     is_due: Callable[[ServedPool], bool],
     act: Callable[[str], Awaitable[Any]],
 ) -> Any:
-    """Await a command, and execute `act` on the first pool's id as soon as `is_due` is true of its rows."""
+    """Await a command, and call `act` with the first pool's id once `is_due` is true of the pool; return the result."""
     command = asyncio.ensure_future(running)
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -70,7 +70,7 @@ async def while_waiting(
 async def test_a_pool_is_created_shown_scaled_drained_and_deleted(lorikeet: Cli, agent: Agent) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--replicas", "2", "--set", "max_model_len=8192")
     assert (made["name"], made["settings"], made["num_replicas"]) == ("qwen", {"max_model_len": "8192"}, 2)
-    first, second = await start(agent, made["id"], 2)
+    first, second = await start_replicas(agent, made["id"], 2)
     assert await lorikeet.json("pool", "show", "qwen") == await lorikeet.json("pool", "show", made["id"])
     code, out, _ = await lorikeet("pool", "list")
     header, row = out.splitlines()
@@ -105,7 +105,7 @@ async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: 
     assert [grant["project_id"] for grant in made["grants"]] == [tenant["id"]]
     _, out, _ = await lorikeet("pool", "show", "qwen")
     assert "access    listed initech" in out
-    await start(agent, made["id"])
+    await start_replicas(agent, made["id"])
     changed = await lorikeet.json("pool", "update", "qwen", "--set", "max_num_seqs=8", "--unset", "dtype")
     assert (changed["wanted_revision"], changed["settings"]) == (2, {"max_num_seqs": "8"})
     assert (await lorikeet("pool", "cancel", "qwen"))[:2] == (0, "pool qwen stays at revision 1\n")
@@ -124,7 +124,7 @@ async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: 
     assert "Invalid value for 'settings.bananas': it is no setting of a pool" in err
 
 
-async def test_a_path_of_this_folder_is_told_as_an_absolute_one(lorikeet: Cli) -> None:
+async def test_a_relative_path_of_a_model_is_sent_as_an_absolute_one(lorikeet: Cli) -> None:
     made = await lorikeet.json("pool", "create", "mine", "--model", "./models/mine")
     assert made["model"] == str(HERE / "models/mine")
 
@@ -136,7 +136,7 @@ async def test_waiting_tells_how_far_it_is_and_ends_when_the_pool_is_ready(
         database,
         lorikeet("pool", "create", "qwen", *MODEL, "--wait"),
         lambda pool: pool.row.name == "qwen",
-        lambda pool_id: start(agent, pool_id),
+        lambda pool_id: start_replicas(agent, pool_id),
     )
     assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 1\n")
     said = err.splitlines()
@@ -148,7 +148,7 @@ async def test_waiting_tells_that_a_revision_failed_and_that_the_other_goes_on(
     lorikeet: Cli, agent: Agent, database: Database
 ) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    await start(agent, made["id"])
+    await start_replicas(agent, made["id"])
 
     async def go_back(pool_id: str) -> None:
         async with database.transaction() as conn:
@@ -167,7 +167,7 @@ async def test_waiting_tells_that_a_revision_failed_and_that_the_other_goes_on(
 
 async def test_waiting_tells_how_replicas_are_replaced(lorikeet: Cli, agent: Agent, database: Database) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    (first,) = await start(agent, made["id"])
+    (first,) = await start_replicas(agent, made["id"])
 
     async def replace(pool_id: str) -> None:
         await agent.prepare(pool_id, 2)
@@ -193,7 +193,7 @@ async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_pla
     lorikeet: Cli, agent: Agent, database: Database
 ) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    (first,) = await start(agent, made["id"])
+    (first,) = await start_replicas(agent, made["id"])
     code, out, _ = await lorikeet("replica", "restart", first, "--wait", "--timeout", "0")
     assert (code, out) == (4, f"pool qwen is ready: replica {first} is not replaced yet\n")
 
@@ -212,7 +212,7 @@ async def test_waiting_for_a_restart_ends_once_another_replica_serves_in_its_pla
 
 async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lorikeet: Cli, agent: Agent) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    await start(agent, made["id"])
+    await start_replicas(agent, made["id"])
     code, out, _ = await lorikeet("pool", "scale", "qwen", "2", "--wait", "--timeout", "0")
     assert (code, out) == (4, "pool qwen is scaling: 1 of 2 replicas is ready.\n")
 
@@ -241,7 +241,7 @@ async def test_replicas_and_hosts_are_listed_drained_and_restarted(
 ) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--replicas", "2")
     other = await lorikeet.json("pool", "create", "other", *MODEL)
-    first, second = await start(agent, made["id"], 2)
+    first, second = await start_replicas(agent, made["id"], 2)
     async with database.acquire() as conn:
         await replicas.add_running_replica(conn, other["id"], 1, "tcp://engine:5555")
     assert len(await lorikeet.json("replica", "list")) == 3
@@ -282,9 +282,11 @@ async def test_a_cluster_is_shown_with_its_nodes(lorikeet: Cli, database: Databa
     assert len((await lorikeet.json("host", "show", "cluster"))["nodes"]) == 2, "another agent has the host"
 
 
-async def test_adapters_are_dropped_only_where_that_is_said(lorikeet: Cli, agent: Agent, database: Database) -> None:
+async def test_unfit_adapters_are_given_up_only_with_drop_adapters(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    await start(agent, made["id"])
+    await start_replicas(agent, made["id"])
     await lorikeet.json("pool", "update", "qwen", "--model", "demo")
     await lorikeet.json("pool", "update", "qwen", "--model", "demo-random", "--drop-adapters")
     async with database.acquire() as conn:
@@ -364,7 +366,7 @@ async def test_the_number_of_replicas_follows_the_load_within_bounds_that_a_comm
     lorikeet: Cli, agent: Agent
 ) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL)
-    await start(agent, made["id"])
+    await start_replicas(agent, made["id"])
     code, _, err = await lorikeet("pool", "autoscale", "qwen", "--min", "0")
     assert code != 0 and "--max is missing" in err
     code, out, _ = await lorikeet("pool", "autoscale", "qwen", "--max", "4")

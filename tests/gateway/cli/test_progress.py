@@ -27,13 +27,13 @@ def test_a_terminal_gets_one_line_that_changes_and_goes() -> None:
     assert stream.getvalue() == f"\rfetching [{' ' * 30}] 1.0 MiB\x1b[K"
 
 
-def test_a_unit_of_its_own_is_counted_in_that() -> None:
+def test_progress_in_another_unit_shows_numbers_of_that_unit() -> None:
     progress = Progress("running", quiet=False, stream=(stream := Terminal()), unit="lines")
     progress.show(81, 2000)
     assert "81 of 2,000 lines" in stream.getvalue()
 
 
-def test_a_file_gets_nothing_of_what_is_over_at_once() -> None:
+def test_a_file_gets_no_line_of_a_transfer_that_ends_at_once() -> None:
     stream = io.StringIO()
     progress = Progress("sending", quiet=False, stream=stream)
     progress.show(1, 2)
@@ -41,7 +41,7 @@ def test_a_file_gets_nothing_of_what_is_over_at_once() -> None:
     assert stream.getvalue() == ""
 
 
-def test_quiet_is_quiet() -> None:
+def test_nothing_is_printed_with_quiet() -> None:
     stream = Terminal()
     progress = Progress("sending", quiet=True, stream=stream)
     progress.show(1, 2)

@@ -7,7 +7,7 @@ from gateway.db.pool import Database
 from tests.gateway.cli.conftest import Cli
 
 
-async def test_what_was_lost_with_a_gateway_is_named_and_fails(lorikeet: Cli, database: Database) -> None:
+async def test_requests_lost_with_a_gateway_are_listed_and_fail_the_command(lorikeet: Cli, database: Database) -> None:
     async with database.acquire() as conn:
         await report_journal(conn, "living", 7)
         assert (await lorikeet("reconcile"))[0] == 0

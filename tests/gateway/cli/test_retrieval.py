@@ -85,7 +85,7 @@ async def test_texts_become_vectors_in_their_order(lorikeet: Cli, house: House, 
 
 
 @pytest.mark.parametrize("verb", [("embed",), ("rerank", "q")])
-async def test_what_is_no_text_is_refused_in_one_line(
+async def test_missing_and_unreadable_texts_are_refused_in_one_line(
     lorikeet: Cli, house: House, pipe, verb: tuple[str, ...], tmp_path: Path
 ) -> None:
     access = ("--url", house.url, "--key", house.globex.key, "--model", BASE)

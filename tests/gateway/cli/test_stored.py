@@ -1,4 +1,4 @@
-"""`lorikeet response` and `lorikeet conversation`: stored ones are read and deleted with a project's key."""
+"""`lorikeet response` and `lorikeet conversation` read and delete stored objects with a project's key."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def test_a_tenant_is_suspended_resumed_and_deleted(lorikeet: Cli, server: 
     assert (code, err.startswith("lorikeet: there is no tenant named 'acme'")) == (1, True)
 
 
-async def test_what_may_be_kept_of_a_tenant_is_changed_and_recorded(lorikeet: Cli) -> None:
+async def test_the_content_that_may_be_stored_for_a_tenant_is_changed_and_recorded(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
     told = (
         "tenant acme: replies for an Idempotency-Key are not kept, completions are stored for 30 days, "
@@ -146,7 +146,9 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
     assert (code, err) == (1, "lorikeet: standard input is empty: expected a password\n")
 
 
-async def test_a_user_who_exists_is_as_asked_for_or_an_error(lorikeet: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_creating_an_existing_user_with_other_values_is_an_error(
+    lorikeet: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create = ("user", "create", "--email", "ann@example.com")
     made = await lorikeet.json(*create, "--name", "Ann", "--role", "viewer")
     for same in ((), ("--role", "viewer"), ("--name", "Ann", "--role", "viewer")):
@@ -164,7 +166,9 @@ async def test_a_user_who_exists_is_as_asked_for_or_an_error(lorikeet: Cli, monk
     assert not (await lorikeet.json("user", "list"))[0]["has_password"]
 
 
-async def test_service_accounts_and_operators_keys(lorikeet: Cli, server: AdminServer) -> None:
+async def test_service_accounts_and_operators_keys_are_created_used_and_removed(
+    lorikeet: Cli, server: AdminServer
+) -> None:
     await lorikeet.json("tenant", "create", "acme")
     account = await lorikeet.json("service-account", "create", "--tenant", "acme", "--name", "bot")
     await server.services.authenticator.authenticate(f"Bearer {account['key']}")

@@ -1,4 +1,4 @@
-"""`lorikeet upgrade --check` says what stands in the way, to people and to programs, and its exit code says whether."""
+"""`lorikeet upgrade --check` lists what blocks an upgrade, as text or JSON; its exit code says if anything does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNREAD = """
 """
 
 
-def write(dsn: str, sql: str) -> None:
+def execute_sql(dsn: str, sql: str) -> None:
     async def run() -> None:
         conn = await asyncpg.connect(dsn)
         await conn.execute(sql)
@@ -37,7 +37,7 @@ def test_nothing_stands_in_the_way_where_nothing_is_left(dsn: str, capsys: pytes
 
 
 def test_steps_that_are_left_are_listed_with_what_to_do(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write(dsn, BEFORE_0068)
+    execute_sql(dsn, BEFORE_0068)
     assert main(["upgrade", "--check"], {"DATABASE_URL": dsn}) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"To Lorikeet {VERSION}, protocol {protocol_text()}:\n")
@@ -46,7 +46,7 @@ def test_steps_that_are_left_are_listed_with_what_to_do(dsn: str, capsys: pytest
 
 
 def test_what_stands_in_the_way_fails_the_check(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write(dsn, UNREAD)
+    execute_sql(dsn, UNREAD)
     assert main(["upgrade", "--check", "--json"], {"DATABASE_URL": dsn}) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["version"], found["protocol"], found["may_go_on"], found["is_done"]) == (

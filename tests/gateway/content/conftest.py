@@ -107,7 +107,7 @@ async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, 
         await conn.close()
 
 
-async def everything(database: Database) -> str:
+async def all_rows_as_text(database: Database) -> str:
     """Return all rows of all tables as text, with bytes in hexadecimal."""
     async with database.acquire() as conn:
         names = await conn.fetch(

@@ -116,8 +116,8 @@ async def stream(http: httpx.AsyncClient, id: str, after: int | None = None) -> 
     return reply.text
 
 
-async def spoken(http: httpx.AsyncClient, id: str, conn: asyncpg.Connection[Any]) -> int:
-    """Wait until the model has sent text, and return the number of logged events."""
+async def wait_for_text(http: httpx.AsyncClient, id: str, conn: asyncpg.Connection[Any]) -> int:
+    """Wait until a response has text, and return the number of its stored events."""
 
     async def has_spoken() -> bool:
         return int(await conn.fetchval("SELECT num_events FROM background_responses WHERE id = $1", id)) > 6
@@ -140,7 +140,7 @@ async def test_a_response_is_queued_and_ends_as_one_that_was_waited_for(http: ht
     assert items["data"][0]["content"][0]["text"] == "hello there"
 
 
-async def test_every_event_has_its_number_for_good(http: httpx.AsyncClient) -> None:
+async def test_an_events_number_never_changes(http: httpx.AsyncClient) -> None:
     reply = await http.post("/v1/responses", json=body(stream=True, max_output_tokens=30))
     live, id = reply.text, read(reply.text)[0]["response"]["id"]
     events = read(live)
@@ -155,12 +155,12 @@ async def test_every_event_has_its_number_for_good(http: httpx.AsyncClient) -> N
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "starting_after")
 
 
-async def test_a_cancelled_response_stops_and_keeps_what_there_was(
+async def test_a_cancelled_response_stops_and_keeps_its_text_so_far(
     house: House, http: httpx.AsyncClient, storing: Key
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=ENDLESS)
-    await spoken(http, id, conn)
+    await wait_for_text(http, id, conn)
     began_s = time.monotonic()
     reply = (await http.post(f"/v1/responses/{id}/cancel")).json()
     assert (reply["status"], reply["error"]) == ("cancelled", None) and time.monotonic() - began_s < 5
@@ -186,20 +186,20 @@ async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[l
     conn = await asyncpg.connect(house.dsn)
     long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
-        await spoken(http, id, conn)
+        await wait_for_text(http, id, conn)
     await conn.close()
     yield long
     await asyncio.gather(*(http.post(f"/v1/responses/{id}/cancel") for id in long))
 
 
-async def inputs(http: httpx.AsyncClient, id: str) -> list[tuple[str, str]]:
-    """Return the id and the text of each item of a response's own input."""
+async def listed_input(http: httpx.AsyncClient, id: str) -> list[tuple[str, str]]:
+    """Return the id and the text of each input item of a response."""
     reply = await http.get(f"/v1/responses/{id}/input_items", params={"order": "asc"})
     assert reply.status_code == 200, reply.text
     return [(item["id"], item["content"][0]["text"]) for item in reply.json()["data"]]
 
 
-async def test_a_response_that_is_cancelled_in_the_queue_never_ran_and_can_be_gone_on_from(
+async def test_a_response_cancelled_in_the_queue_never_runs_and_another_may_follow_it(
     http: httpx.AsyncClient, places_taken: list[str]
 ) -> None:
     id = await queue(http)
@@ -209,7 +209,7 @@ async def test_a_response_that_is_cancelled_in_the_queue_never_ran_and_can_be_go
     assert check(events) == response
     assert [event["type"] for event in events] == ["response.created", "response.queued", "response.failed"]
     assert (response["usage"]["total_tokens"], response["store"]) == (0, True)
-    assert await inputs(http, id) == [(f"msg_{id.removeprefix('resp_')}_0", "hello there")]
+    assert await listed_input(http, id) == [(f"msg_{id.removeprefix('resp_')}_0", "hello there")]
     after = body(background=False, previous_response_id=id, max_output_tokens=80, input="and then?")
     reply = await http.post("/v1/responses", json=after)
     assert "hello there" in reply.json()["output"][0]["content"][0]["text"], reply.text
@@ -219,12 +219,12 @@ async def test_the_input_is_listed_while_a_response_waits_and_runs_and_after_it_
     house: House, http: httpx.AsyncClient, places_taken: list[str]
 ) -> None:
     first = (await http.post("/v1/responses", json=body(background=False, input="the first"))).json()["id"]
-    ((referred, _),) = await inputs(http, first)
+    ((referred, _),) = await listed_input(http, first)
     given = [{"type": "item_reference", "id": referred}, {"role": "user", "content": "the second"}]
     waiting, running = await queue(http, input=given), places_taken[0]
     part = waiting.removeprefix("resp_")
-    assert await inputs(http, waiting) == [(f"msg_{part}_0", "the first"), (f"msg_{part}_1", "the second")]
-    before = await inputs(http, running)
+    assert await listed_input(http, waiting) == [(f"msg_{part}_0", "the first"), (f"msg_{part}_1", "the second")]
+    before = await listed_input(http, running)
     assert [text for _, text in before] == ["hello there"]
     followed = await http.post("/v1/responses", json=body(background=False, previous_response_id=running))
     assert (followed.status_code, followed.json()["error"]["code"]) == (400, "previous_response_not_found")
@@ -234,7 +234,7 @@ async def test_the_input_is_listed_while_a_response_waits_and_runs_and_after_it_
     )
     await conn.close()
     assert (await ended(http, running))["status"] == "failed"
-    assert await inputs(http, running) == before
+    assert await listed_input(http, running) == before
 
 
 async def test_a_failure_gives_the_reason_that_the_same_request_is_refused_for(http: httpx.AsyncClient) -> None:
@@ -243,7 +243,7 @@ async def test_a_failure_gives_the_reason_that_the_same_request_is_refused_for(h
     id = await queue(http, **asked)
     response = await ended(http, id)
     assert response["error"] == {"code": "invalid_prompt", "message": f"{refused['message']} ({refused['code']})"}
-    assert refused["code"] and [text for _, text in await inputs(http, id)] == ["hello there"]
+    assert refused["code"] and [text for _, text in await listed_input(http, id)] == ["hello there"]
 
 
 async def test_a_stream_whose_response_is_deleted_ends_as_a_failure(http: httpx.AsyncClient) -> None:
@@ -269,7 +269,7 @@ async def test_a_response_whose_gateway_is_gone_ends_as_failed_under_the_numbers
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=ENDLESS)
-    await spoken(http, id, conn)
+    await wait_for_text(http, id, conn)
     await conn.execute(
         "UPDATE background_responses SET owner = 'run_dead', fence = fence + 1, lease_until = now() WHERE id = $1", id
     )
@@ -282,13 +282,13 @@ async def test_a_response_whose_gateway_is_gone_ends_as_failed_under_the_numbers
     await conn.close()
 
 
-async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
+async def test_a_response_without_text_is_run_anew_and_no_project_takes_all_places(
     house: House, http: httpx.AsyncClient
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
     long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
-        await spoken(http, id, conn)
+        await wait_for_text(http, id, conn)
     waiting = await queue(http)
     await conn.execute(
         "UPDATE background_responses SET owner = 'run_dead', fence = 1, status = 'in_progress', lease_until = now() "
@@ -308,7 +308,7 @@ async def test_a_revoked_key_runs_nothing_more(house: House, http: httpx.AsyncCl
     conn = await asyncpg.connect(house.dsn)
     long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
-        await spoken(http, id, conn)
+        await wait_for_text(http, id, conn)
     other = await another_key(house.dsn, storing, models=["tiny"])
     waiting = (await http.post("/v1/responses", json=body(), headers=other.headers)).json()["id"]
     await conn.execute("UPDATE api_keys SET revoked_at = now() WHERE id = $1", await _key_id(conn, waiting))
@@ -323,7 +323,7 @@ async def _key_id(conn: asyncpg.Connection[Any], id: str) -> str:
     return str(await conn.fetchval("SELECT api_key_id FROM background_responses WHERE id = $1", id))
 
 
-async def test_too_many_that_have_not_ended_are_refused(house: House, http: httpx.AsyncClient, storing: Key) -> None:
+async def test_too_many_unfinished_responses_are_refused(house: House, http: httpx.AsyncClient, storing: Key) -> None:
     conn = await asyncpg.connect(house.dsn)
     await conn.execute(
         "INSERT INTO background_responses (project_id, id, model, api_key_id, status, owner, lease_until, num_events, "
@@ -338,13 +338,17 @@ async def test_too_many_that_have_not_ended_are_refused(house: House, http: http
     await conn.close()
 
 
-async def test_what_is_not_stored_cannot_run_in_the_background(client: httpx.AsyncClient, tenant: Key) -> None:
+async def test_a_response_that_may_not_be_stored_cannot_run_in_the_background(
+    client: httpx.AsyncClient, tenant: Key
+) -> None:
     for fields, param in (({}, "background"), ({"store": False}, "background")):
         reply = await client.post("/v1/responses", json=body(**fields), headers=tenant.headers)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(http: httpx.AsyncClient, stranger: Key) -> None:
+async def test_another_projects_response_is_answered_exactly_like_one_that_does_not_exist(
+    http: httpx.AsyncClient, stranger: Key
+) -> None:
     id = await queue(http)
     await ended(http, id)
     for method, path in (
@@ -366,7 +370,7 @@ async def test_another_projects_is_answered_as_nothing_to_the_byte(http: httpx.A
 async def test_deleting_a_response_ends_its_run(house: House, http: httpx.AsyncClient) -> None:
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=ENDLESS)
-    await spoken(http, id, conn)
+    await wait_for_text(http, id, conn)
     assert (await http.delete(f"/v1/responses/{id}")).json()["deleted"]
     await asyncio.sleep(0)
     assert await conn.fetchval("SELECT count(*) FROM background_events WHERE response_id = $1", id) == 0
@@ -374,7 +378,7 @@ async def test_deleting_a_response_ends_its_run(house: House, http: httpx.AsyncC
     await conn.close()
 
 
-async def test_only_what_runs_in_the_background_is_cancelled_or_streamed(http: httpx.AsyncClient) -> None:
+async def test_only_a_background_response_is_cancelled_or_streamed_again(http: httpx.AsyncClient) -> None:
     id = (await http.post("/v1/responses", json=body(background=False))).json()["id"]
     reply = await http.post(f"/v1/responses/{id}/cancel")
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_in_background")
@@ -408,7 +412,7 @@ async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: Hou
     conn = await asyncpg.connect(house.dsn)
     long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_PER_PROJECT)]
     for id in long:
-        await spoken(http, id, conn)
+        await wait_for_text(http, id, conn)
     waiting = await queue(http)
     await conn.execute("UPDATE background_responses SET sealed_request = sealed_response WHERE id = $1", waiting)
     for id in long:
@@ -419,10 +423,10 @@ async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: Hou
 
 
 async def test_a_lease_that_nobody_holds_any_more_ends(house: House, http: httpx.AsyncClient) -> None:
-    """The gateway lives, but the run for which it holds the lease is gone."""
+    """The gateway that holds the response's lease lives, but does not run the response any more."""
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=ENDLESS)
-    await spoken(http, id, conn)
+    await wait_for_text(http, id, conn)
     lease = (
         "SELECT fence, lease_until < now() + interval '10 seconds' AS is_short FROM background_responses WHERE id = $1"
     )

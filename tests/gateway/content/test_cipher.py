@@ -1,4 +1,4 @@
-"""Stored content is read with its key alone, in its own place; keys can be rotated, and are made once."""
+"""Sealed content is opened only with its key and in its own place; keys can be rotated, and a key file is made once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD, NEW = ContentKey(b"o" * 32), ContentKey(b"n" * 32)
 PLACE = Place("proj_a", "stored_chats.reply", "chatcmpl-1")
 
 
-def test_it_comes_back_as_it_was_and_looks_different_every_time(cipher: Cipher) -> None:
+def test_content_is_opened_unchanged_and_is_sealed_differently_every_time(cipher: Cipher) -> None:
     sealed = [cipher.seal(b"a secret", PLACE) for _ in range(2)]
     assert [cipher.open(each, PLACE) for each in sealed] == [b"a secret"] * 2
     assert sealed[0].data != sealed[1].data
@@ -40,7 +40,7 @@ def test_it_comes_back_as_it_was_and_looks_different_every_time(cipher: Cipher) 
         Place("proj_a", "stored_chats.reply", "chatcmpl-2"),
     ],
 )
-def test_it_cannot_be_moved(cipher: Cipher, elsewhere: Place) -> None:
+def test_sealed_content_is_not_opened_in_another_place(cipher: Cipher, elsewhere: Place) -> None:
     with pytest.raises(ContentUnreadable):
         cipher.open(cipher.seal(b"a secret", PLACE), elsewhere)
 
@@ -88,7 +88,7 @@ def test_the_id_of_a_key_says_nothing_about_it() -> None:
     assert OLD.secret.hex() not in OLD.id
 
 
-def test_the_file_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+def test_the_key_file_is_made_once(tmp_path: Path) -> None:
     path = tmp_path / "data" / "content.key"
     (made,) = content_keys(None, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -96,7 +96,7 @@ def test_the_file_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
     assert [other.name for other in path.parent.iterdir()] == ["content.key"]
 
 
-def test_of_several_at_once_all_get_the_same(tmp_path: Path) -> None:
+def test_processes_that_make_the_key_file_at_once_get_the_same_key(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys; from gateway.content.keys import content_keys;"
         "print(content_keys(None, pathlib.Path(sys.argv[1]))[0].id)"
@@ -107,8 +107,8 @@ def test_of_several_at_once_all_get_the_same(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["content.key"]
 
 
-def test_a_name_that_another_containers_process_uses_is_left_alone(tmp_path: Path) -> None:
-    """Containers that share the folder have processes with the same pid."""
+def test_an_unfinished_key_file_of_another_container_is_left_alone(tmp_path: Path) -> None:
+    """Containers that share the folder may have processes with the same pid, which is in the file's temporary name."""
     theirs = tmp_path / f".content.key.{os.getpid()}"
     theirs.write_text("half writ")
     (made,) = content_keys(None, tmp_path / "content.key")
@@ -116,7 +116,7 @@ def test_a_name_that_another_containers_process_uses_is_left_alone(tmp_path: Pat
     assert theirs.read_text() == "half writ"
 
 
-def test_a_key_that_others_may_read_is_told(tmp_path: Path) -> None:
+def test_a_key_file_that_others_may_read_is_logged(tmp_path: Path) -> None:
     path = tmp_path / "content.key"
     with capture_logs() as logs:
         content_keys(None, path)
@@ -126,14 +126,14 @@ def test_a_key_that_others_may_read_is_told(tmp_path: Path) -> None:
     assert [(line["event"], line["mode"]) for line in logs] == [("content_key_open_to_others", "640")]
 
 
-def test_the_setting_leads_and_may_name_older_keys(tmp_path: Path) -> None:
+def test_the_setting_replaces_the_key_file_and_may_name_older_keys(tmp_path: Path) -> None:
     text = ", ".join(base64.b64encode(key.secret).decode() for key in (NEW, OLD))
     assert parse_keys(text) == content_keys(text, tmp_path / "content.key") == (NEW, OLD)
     assert not (tmp_path / "content.key").exists()
 
 
 @pytest.mark.parametrize("text", ["", " , ", "short", "x" * 44, base64.b64encode(b"y" * 31).decode()])
-def test_what_is_no_key_stops_the_start_without_being_shown(text: str, tmp_path: Path) -> None:
+def test_a_malformed_key_stops_the_start_without_being_shown(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadContentKey, match=r"32 bytes|a key") as refused:
         parse_keys(text)
     assert text == "" or text not in str(refused.value)

@@ -19,7 +19,7 @@ from gateway.db.pool import Database
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import another_key, everything
+from tests.gateway.content.conftest import all_rows_as_text, another_key
 from tests.gateway.limits.fleet import Key, make_key
 from tests.gateway.openai.responses.laws import check, read
 
@@ -124,7 +124,7 @@ async def until_deleted(api: openai.AsyncOpenAI, conversation: str) -> AsyncIter
             is_deleted = True
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_conversation_is_answered_exactly_like_one_that_does_not_exist(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, stranger: Key, storing: Key
 ) -> None:
     made = await api.conversations.create(items=[{"role": "user", "content": "one"}])
@@ -186,7 +186,7 @@ async def test_a_project_that_stores_nothing_has_no_conversations(client: httpx.
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "store_not_allowed")
 
 
-async def test_days_purges_and_audits_hold_as_for_responses(
+async def test_conversations_expire_are_purged_and_their_deletion_is_audited(
     api: openai.AsyncOpenAI, storing: Key, tables: Database, cipher: Cipher, operator: httpx.AsyncClient
 ) -> None:
     secret = "jumps over the lazy dog"
@@ -194,7 +194,7 @@ async def test_days_purges_and_audits_hold_as_for_responses(
     new = await api.conversations.create(items=[{"role": "user", "content": "x"}])
     gone = await api.conversations.create()
     await api.conversations.delete(gone.id)
-    held = await everything(tables)
+    held = await all_rows_as_text(tables)
     assert old.id in held and "lazy dog" not in held and b"lazy dog".hex() not in held
     params = {"event_types[]": "conversation.deleted", "project_ids[]": storing.project_id}
     (row,) = (await operator.get("/audit_logs", params=params)).json()["data"]
@@ -204,14 +204,14 @@ async def test_days_purges_and_audits_hold_as_for_responses(
     with pytest.raises(openai.NotFoundError):
         await api.conversations.retrieve(old.id)
     await Keeper(tables, cipher).work()
-    assert await left_of(tables, storing) == [new.id]
+    assert await conversations_with_items(tables, storing) == [new.id]
     await operator.post(f"/projects/{storing.project_id}/archive", json={"retention_days": 0})
     await Purger(tables).purge_all()
-    assert await left_of(tables, storing) == []
+    assert await conversations_with_items(tables, storing) == []
 
 
-async def left_of(tables: Database, key: Key) -> list[str]:
-    """Return the ids of the conversations that have items."""
+async def conversations_with_items(tables: Database, key: Key) -> list[str]:
+    """Return the ids of the project's conversations that have items in the database."""
     async with tables.acquire() as conn:
         rows = await conn.fetch("SELECT conversation_id FROM conversation_items WHERE project_id = $1", key.project_id)
     return [row["conversation_id"] for row in rows]

@@ -1,4 +1,4 @@
-"""An idempotency key whose request fails, is cut off, or whose reply cannot be stored at once."""
+"""Idempotency keys of requests that fail or are cut off, and of replies that cannot be stored at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Answer = Callable[[int], ASGIResponse]
 class Route:
     """A fake idempotent route.
 
-    answer: returns the reply to a run. num_admitted: the number of requests that an engine admits in a run.
+    answer: returns the reply to a run, given how many runs there have been. num_admitted: the number of a run's prompts
+    that engines admit.
     """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
@@ -87,7 +88,7 @@ def raising(error: Exception) -> Answer:
 
 
 @pytest.mark.parametrize("error", [BackendFailed("The engine died."), ZeroDivisionError()])
-async def test_what_failed_after_it_ran_is_not_run_again(
+async def test_a_request_that_failed_after_it_ran_is_not_run_again(
     route: Route, client: httpx.AsyncClient, error: Exception
 ) -> None:
     route.answer = raising(error)
@@ -100,7 +101,7 @@ async def test_what_failed_after_it_ran_is_not_run_again(
 
 
 @pytest.mark.parametrize(("num_admitted", "num_runs"), [(0, 2), (1, 2), (2, 1)])
-async def test_a_refusal_is_one_unless_an_engine_may_have_worked_on_another_prompt(
+async def test_a_refused_request_may_run_again_unless_an_engine_may_have_worked_on_another_prompt(
     route: Route, client: httpx.AsyncClient, num_admitted: int, num_runs: int
 ) -> None:
     route.num_admitted, route.answer = num_admitted, raising(Overloaded("The queue is full."))
@@ -126,15 +127,15 @@ async def test_a_stream_that_is_cut_off_is_lost(route: Route, client: httpx.Asyn
     assert route.runs == 1
 
 
-class Parts(ASGIResponse):
+class ReplyInParts(ASGIResponse):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for part in (b"a", b"b", b""):
             await send({"type": "http.response.body", "body": part, "more_body": part != b""})
 
 
-async def sent_to_nobody(route: Route, slot: Slot) -> asyncio.Task[None]:
-    """Return the task that sends a completed reply to a client that does not read."""
+async def send_to_silent_client(route: Route, slot: Slot) -> asyncio.Task[None]:
+    """Run a request whose client does not read; return the task that sends the reply, once the reply is complete."""
 
     async def unread(message: Any) -> None:
         await asyncio.Event().wait()
@@ -142,22 +143,22 @@ async def sent_to_nobody(route: Route, slot: Slot) -> asyncio.Task[None]:
     execution = await route.idempotency.begin(slot, b"f", "req_first")
     assert isinstance(execution, Execution)
     scope: Any = {"state": {"call": Call("req_first", 0)}}
-    sending = asyncio.create_task(RecordedReply(Parts(), execution)(scope, never_disconnected, unread))
+    sending = asyncio.create_task(RecordedReply(ReplyInParts(), execution)(scope, never_disconnected, unread))
     await execution.ended.wait()
     return sending
 
 
-async def test_a_client_that_does_not_read_holds_nothing_up(route: Route, tenant: Key) -> None:
+async def test_a_client_that_does_not_read_does_not_delay_a_replay(route: Route, tenant: Key) -> None:
     slot = Slot(tenant.project_id, b"k" * 32)
-    sending = await sent_to_nobody(route, slot)
+    sending = await send_to_silent_client(route, slot)
     reply = await route.idempotency.begin(slot, b"f", "req_second")
     assert isinstance(reply, Reply)
     assert (reply.body, sending.done()) == (b"ab", False)
     sending.cancel()
 
 
-async def test_what_clients_do_not_read_is_counted_until_it_is_gone(route: Route, tenant: Key) -> None:
-    unread = [await sent_to_nobody(route, Slot(tenant.project_id, bytes([n]) * 32)) for n in range(3)]
+async def test_bytes_of_unread_replies_are_counted_until_the_clients_are_gone(route: Route, tenant: Key) -> None:
+    unread = [await send_to_silent_client(route, Slot(tenant.project_id, bytes([n]) * 32)) for n in range(3)]
     assert route.idempotency.num_held_bytes == 3 * len(b"ab")
     for sending in unread:
         sending.cancel()

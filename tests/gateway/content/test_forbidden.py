@@ -34,12 +34,12 @@ async def project(database: Database, dsn: str) -> Key:
     return key
 
 
-async def keep(conn: Any, slot: Slot) -> None:
+async def store_reply(conn: Any, slot: Slot) -> None:
     assert await idempotency.claim_slot(conn, slot, fingerprint=b"f", request_id="req_1", alive=DAY, lasts=DAY)
     await idempotency.finish_slot(conn, slot, "req_1", content_key="k", sealed=b"reply")
 
 
-async def count(conn: Any) -> tuple[int, int, int]:
+async def stored_counts(conn: Any) -> tuple[int, int, int]:
     row = await conn.fetchrow(
         "SELECT (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM kept_replies), "
         "(SELECT count(*) FROM stored_chats)"
@@ -50,18 +50,18 @@ async def count(conn: Any) -> tuple[int, int, int]:
 async def test_a_purge_deletes_a_little_in_each_transaction(database: Database, project: Key) -> None:
     async with database.acquire() as conn:
         await conn.execute(FILL, project.project_id, "c", 2100)
-        await keep(conn, Slot(project.project_id, b"one"))
+        await store_reply(conn, Slot(project.project_id, b"one"))
         assert await stored_chats.drop_chats_of(conn, project.project_id) == stored_chats.DROP_AT_ONCE
         organization_id = await conn.fetchval("SELECT organization_id FROM projects")
         await projects.archive_project(conn, organization_id, project.project_id, datetime.timedelta(0))
     assert await Purger(database).purge_all() == 1
     async with database.acquire() as conn:
-        assert await count(conn) == (0, 0, 0)
+        assert await stored_counts(conn) == (0, 0, 0)
         assert await conn.fetchval("SELECT purged_at IS NOT NULL FROM projects")
         assert not await projects.lock_to_purge(conn, organization_id, project.project_id)
 
 
-async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
+async def test_content_that_a_purge_has_left_is_hidden_and_then_deleted(
     database: Database, project: Key, cipher: Cipher
 ) -> None:
     """Content is left where the purging gateway knows nothing of stored content, or where a request ends after the
@@ -69,7 +69,7 @@ async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
     slot = Slot(project.project_id, b"one")
     async with database.acquire() as conn:
         await conn.execute(FILL, project.project_id, "c", 3)
-        await keep(conn, slot)
+        await store_reply(conn, slot)
         await conn.execute("UPDATE projects SET purged_at = now()")
         found = await idempotency.find_slot(conn, slot)
         assert found is not None and found.state == "not_allowed"
@@ -77,13 +77,13 @@ async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
         assert await stored_chats.get_chat(conn, project.project_id, "c1") is None
         assert await stored_chats.get_messages(conn, project.project_id, "c1") is None
         late = Slot(project.project_id, b"late")
-        await keep(conn, late)
-        assert await count(conn) == (2, 1, 3), "nothing more is kept"
+        await store_reply(conn, late)
+        assert await stored_counts(conn) == (2, 1, 3), "nothing more is kept"
     for tags, num_tags in (([], 0), ([b"all"], 1)):
         assert await list_ids(database, project, tags, num_tags) == []
     await Keeper(database, cipher).work()
     async with database.acquire() as conn:
-        assert await count(conn) == (0, 0, 0)
+        assert await stored_counts(conn) == (0, 0, 0)
 
 
 async def test_replies_that_were_forbidden_once_never_come_back(
@@ -108,18 +108,18 @@ async def test_replies_that_were_forbidden_once_never_come_back(
             ]
 
     async with database.acquire() as conn:
-        await keep(conn, before)
+        await store_reply(conn, before)
     assert await states() == [("kept", True)]
     await allow(False)
     assert await states() == [("not_allowed", False)]
     await allow(True)
     async with database.acquire() as conn:
-        await keep(conn, after)
+        await store_reply(conn, after)
     for _ in range(2):
         assert await states() == [("not_allowed", False), ("kept", True)]
         await Keeper(database, cipher).work()
     async with database.acquire() as conn:
-        assert await count(conn) == (2, 1, 0)
+        assert await stored_counts(conn) == (2, 1, 0)
 
 
 async def list_ids(database: Database, project: Key, tags: list[bytes], num_tags: int, **query: Any) -> list[str]:
@@ -129,7 +129,7 @@ async def list_ids(database: Database, project: Key, tags: list[bytes], num_tags
     return [row.id for row in rows]
 
 
-async def test_lists_by_tags_have_all_tags_of_one_of_the_keys(database: Database, project: Key) -> None:
+async def test_lists_by_tags_hold_the_chats_that_have_all_tags_under_one_key(database: Database, project: Key) -> None:
     async with database.acquire() as conn:
         await conn.execute(FILL, project.project_id, "c", 5)
     assert await list_ids(database, project, [b"all", b"n3"], 2) == ["c3"]

@@ -12,7 +12,7 @@ import pytest
 from gateway.content.keeper import Keeper
 from gateway.db.pool import Database
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import another_key, everything, ledger_rows
+from tests.gateway.content.conftest import all_rows_as_text, another_key, ledger_rows
 from tests.gateway.limits.fleet import Key
 from tests.installation.waiting import until
 
@@ -101,7 +101,7 @@ async def test_a_key_that_may_not_call_the_model_reads_no_reply_of_one_that_may(
 
 
 @pytest.mark.parametrize("key", [b"", b"x" * 256, "käse".encode(), b"tab\there"])
-async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, tenant: Key, key: bytes) -> None:
+async def test_a_malformed_or_repeated_key_is_refused(client: httpx.AsyncClient, tenant: Key, key: bytes) -> None:
     headers = [(b"authorization", f"Bearer {tenant.secret}".encode()), (b"idempotency-key", key)]
     reply = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
     assert refusal(reply) == (400, "invalid_value", "Idempotency-Key")
@@ -110,13 +110,13 @@ async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, tenant: 
     assert refusal(reply) == (400, "invalid_value", "Idempotency-Key")
 
 
-async def test_who_is_no_caller_learns_nothing_of_keys(client: httpx.AsyncClient, tenant: Key) -> None:
+async def test_an_idempotency_key_without_an_api_key_is_refused(client: httpx.AsyncClient, tenant: Key) -> None:
     await send(client, tenant, "private", CHAT)
     reply = await client.post("/v1/chat/completions", json=CHAT, headers={"idempotency-key": "private"})
     assert reply.status_code == 401
 
 
-async def test_what_was_refused_leaves_the_key_free(client: httpx.AsyncClient, tenant: Key) -> None:
+async def test_a_refused_request_leaves_the_key_free(client: httpx.AsyncClient, tenant: Key) -> None:
     refused: list[tuple[dict[str, Any], int]] = [
         (CHAT | {"model": "nothing"}, 404),
         (CHAT | {"temperature": 7}, 400),
@@ -162,7 +162,7 @@ async def test_the_leaving_client_finds_the_whole_reply_when_it_comes_back(
     assert completion_tokens == 100
 
 
-async def test_a_request_that_was_lost_is_never_run_again(
+async def test_a_request_whose_reply_was_lost_is_never_run_again(
     house: House, client: httpx.AsyncClient, tenant: Key, tables: Database
 ) -> None:
     await send(client, tenant, "lost", CHAT)
@@ -202,13 +202,15 @@ async def test_a_project_that_keeps_no_replies_runs_a_key_once_all_the_same(
     assert len(await ledger_rows(house.dsn, tenant.project_id, 2)) == 2
 
 
-async def test_nothing_of_it_is_readable_at_rest(client: httpx.AsyncClient, tenant: Key, tables: Database) -> None:
+async def test_neither_the_reply_nor_the_key_is_readable_in_the_database(
+    client: httpx.AsyncClient, tenant: Key, tables: Database
+) -> None:
     secret = "the quick brown fox knows a secret"
     body = CHAT | {"messages": [{"role": "user", "content": secret}], "max_tokens": 60, "ignore_eos": True}
     reply = await send(client, tenant, f"order-{secret}", body)
     said = reply.json()["choices"][0]["message"]["content"]
     assert "quick brown" in said
-    held = await everything(tables)
+    held = await all_rows_as_text(tables)
     assert tenant.project_id in held
     for text in ("quick brown", "knows a secret", f"order-{secret}"):
         assert text not in held
@@ -246,7 +248,7 @@ async def test_a_key_lasts_a_day(client: httpx.AsyncClient, tenant: Key, tables:
     assert left == 0
 
 
-async def test_what_has_no_key_is_not_kept(client: httpx.AsyncClient, tenant: Key, tables: Database) -> None:
+async def test_a_request_without_a_key_is_not_stored(client: httpx.AsyncClient, tenant: Key, tables: Database) -> None:
     replies = [await client.post("/v1/chat/completions", json=CHAT, headers=tenant.headers) for _ in range(2)]
     assert replies[0].json()["id"] != replies[1].json()["id"]
     async with tables.acquire() as conn:

@@ -36,7 +36,7 @@ async def test_gateways_with_different_keys_are_told_in_one_line(database: Datab
         assert text in line["error"]
 
 
-async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: Database, dsn: str) -> None:
+async def test_content_whose_key_is_missing_is_logged_at_the_start_and_each_day(database: Database, dsn: str) -> None:
     project_id, now_s = (await make_key(dsn, "acme")).project_id, 0.0
     await Keeper(database, Cipher([OLD])).work()
     async with database.acquire() as conn:
@@ -71,7 +71,7 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
     assert told == [("content_key_missing", OLD.id, 2, 1, 1, 0, 1, 1, 0)] * 2
 
 
-async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
+async def test_expired_content_is_found_by_an_index(database: Database) -> None:
     async with database.acquire() as conn:
         await conn.execute("SET enable_seqscan = off")
         for statement, index in (

@@ -78,7 +78,7 @@ async def store_all_kinds(database: Database, cipher: Cipher, lost: Counter, roo
     return slot
 
 
-async def test_what_is_stored_of_all_kinds_counts_and_nothing_more_is_stored_beyond_the_bound(
+async def test_stored_content_of_every_kind_counts_and_none_is_stored_beyond_the_bound(
     database: Database, dsn: str, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
 ) -> None:
     clock, disk = Clock(), DiskReserve(tmp_path, 0)
@@ -97,7 +97,7 @@ async def test_what_is_stored_of_all_kinds_counts_and_nothing_more_is_stored_bey
         assert await full.take(conn, project, 1000), "what is gone gives its room back within a minute"
 
 
-async def test_without_room_a_request_runs_and_what_it_leaves_is_lost_and_counted(
+async def test_without_room_a_request_runs_and_its_content_is_counted_as_lost(
     database: Database, cipher: Cipher, lost: Counter, project: str, tmp_path: Path
 ) -> None:
     room = ContentQuota(database, 100, DiskReserve(tmp_path, 0))
@@ -148,7 +148,7 @@ async def test_a_disk_that_is_nearly_full_takes_no_content(
     assert refused.value.code == "storage_full"
 
 
-def test_the_disk_is_looked_at_once_a_second(tmp_path: Path) -> None:
+def test_the_free_space_is_read_once_a_second(tmp_path: Path) -> None:
     clock = Clock()
     folder = tmp_path / "later"
     disk = DiskReserve(folder, EVERYTHING, clock)

@@ -1,4 +1,4 @@
-"""One execution and one bill for each key, over two gateway processes on one database, whichever request wins."""
+"""Each idempotency key is run and billed once, over two gateways on one database, whichever request comes first."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def limits(max_connections: int) -> httpx.Limits:
-    """Return connection limits of a client with which no connection is used twice.
+    """Return limits of a client that uses no connection twice.
 
-    A busy client may send on a connection that has been idle for so long that the gateway closes it.
+    Otherwise a busy client might send on an idle connection just as the gateway closes it.
     """
     return httpx.Limits(max_connections=max_connections, max_keepalive_connections=0)
 
@@ -55,7 +55,7 @@ async def send(client: httpx.AsyncClient, url: str, tenant: Key, key: str, numbe
 
 
 def one_execution(replies: list[httpx.Response]) -> str:
-    """Return the id of the one request that was executed; check that all others replay its reply."""
+    """Return the id of the one request that was executed; check that all other replies replay its reply."""
     assert len({reply.content for reply in replies}) == 1
     (ran,) = [reply for reply in replies if "idempotent-replayed" not in reply.headers]
     originals = {reply.headers["x-lorikeet-original-request-id"] for reply in replies if reply is not ran}
@@ -63,7 +63,7 @@ def one_execution(replies: list[httpx.Response]) -> str:
     return str(ran.headers["x-request-id"])
 
 
-async def test_pairs_run_once_and_are_billed_once(fleet: Fleet, full: bool) -> None:
+async def test_two_equal_requests_run_once_and_are_billed_once(fleet: Fleet, full: bool) -> None:
     num_pairs = NUM_PAIRS_FULL if full else NUM_PAIRS
     tenant, chance = await make_key(fleet.dsn, "pairs"), random.Random(1)
     async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits(32)) as client:
@@ -85,7 +85,7 @@ async def test_pairs_run_once_and_are_billed_once(fleet: Fleet, full: bool) -> N
     print(f"{num_pairs} pairs: {num_pairs} executions, {num_pairs} rows in the ledger")
 
 
-async def test_a_hundred_that_race_run_once(fleet: Fleet, full: bool) -> None:
+async def test_a_hundred_equal_requests_at_once_run_once(fleet: Fleet, full: bool) -> None:
     num_races = NUM_RACES_FULL if full else NUM_RACES
     tenant = await make_key(fleet.dsn, "races")
     async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits(NUM_RACING)) as client:

@@ -18,7 +18,7 @@ from gateway.content.purge import Purger
 from gateway.db.pool import Database
 from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import connected, everything
+from tests.gateway.content.conftest import all_rows_as_text, connected
 from tests.gateway.limits.fleet import Key
 from tests.patience import PATIENCE_S
 
@@ -51,7 +51,7 @@ async def person(house: House, operator: httpx.AsyncClient, role: str | None) ->
 
 @pytest.fixture(scope="module")
 def login_of_owner(house: House) -> dict[str, str]:
-    """Return the headers of one owner for all tests, since checking a password is slow."""
+    """Return the headers of one owner who is logged in for all tests, since each login takes long."""
 
     async def headers() -> dict[str, str]:
         async with connected(house) as operator, person(house, operator, "owner") as client:
@@ -74,7 +74,7 @@ def path(tenant: Key, request_id: str) -> str:
     return f"/projects/{tenant.project_id}/requests/{request_id}/content"
 
 
-async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
+async def get_until_found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
     """Send a GET until its status is not 404, at most 400 times, and return the last answer."""
     for _ in range(400):
         reply = await owner.get(url)
@@ -86,7 +86,7 @@ async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
 
 async def logged(owner: httpx.AsyncClient, tenant: Key, request_id: str) -> dict[str, Any]:
     """Wait until the content of a request is logged, and return it."""
-    reply = await found(owner, path(tenant, request_id))
+    reply = await get_until_found(owner, path(tenant, request_id))
     assert reply.status_code == 200, reply.text
     content: dict[str, Any] = reply.json()
     return content
@@ -203,10 +203,10 @@ async def test_inputs_of_embeddings_are_logged(
     assert content["output"] == []
 
 
-async def test_of_a_client_that_left_what_it_was_sent_is_logged(
+async def test_the_part_of_a_reply_that_a_leaving_client_got_is_logged(
     house: House, owner: httpx.AsyncClient, logging: Key
 ) -> None:
-    """The log does not say that the reply came to its end."""
+    """The logged reply has no finish reason, since the client left before the end."""
     body = {"model": "tiny", "messages": [{"role": "user", "content": "on and on"}], "max_tokens": 400, "stream": True}
     sent = ""
     async with (
@@ -243,13 +243,13 @@ async def test_without_the_setting_nothing_is_logged(
     shown = (await operator.get(f"/projects/{tenant.project_id}")).json()
     assert shown["log_content_days"] == 0
     reply = await chat(client, tenant)
-    in_ledger = await found(owner, f"/requests/{reply.headers['x-request-id']}")
+    in_ledger = await get_until_found(owner, f"/requests/{reply.headers['x-request-id']}")
     assert in_ledger.status_code == 200, "by now what is logged would have been written, too"
     assert (await owner.get(path(tenant, reply.headers["x-request-id"]))).status_code == 404
     assert await count(tables, tenant) == 0
 
 
-async def test_turned_off_it_is_hidden_at_once_for_good(
+async def test_logged_content_is_hidden_for_good_once_logging_is_turned_off(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, tables: Database, cipher: Cipher
 ) -> None:
     request_id = (await chat(client, logging)).headers["x-request-id"]
@@ -262,7 +262,7 @@ async def test_turned_off_it_is_hidden_at_once_for_good(
     assert await count(tables, logging) == 0
 
 
-async def test_its_days_over_it_is_gone(
+async def test_logged_content_is_deleted_after_its_days(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, tables: Database, cipher: Cipher
 ) -> None:
     """Raising the days does not bring back content past its promised end; lowering them removes older content."""
@@ -286,7 +286,7 @@ async def test_its_days_over_it_is_gone(
     assert await count(tables, logging) == 1
 
 
-async def test_a_purge_takes_it_away(
+async def test_a_purge_deletes_logged_content(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, operator: httpx.AsyncClient, logging: Key, tables: Database
 ) -> None:
     request_id = (await chat(client, logging)).headers["x-request-id"]
@@ -297,21 +297,21 @@ async def test_a_purge_takes_it_away(
     assert (await owner.get(path(logging, request_id))).status_code == 404
 
 
-async def test_nothing_of_it_is_readable_at_rest(
+async def test_logged_content_is_not_readable_in_the_database(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, tables: Database
 ) -> None:
     secret = "jumps over the sleepy cat and tells nobody"
     request_id = (await chat(client, logging, messages=[{"role": "user", "content": secret}])).headers["x-request-id"]
     content = await logged(owner, logging, request_id)
     assert "sleepy cat" in content["input"][0]["content"] and "sleepy cat" in content["output"][0]["content"]
-    held = await everything(tables)
+    held = await all_rows_as_text(tables)
     assert request_id in held
     for text in ("sleepy cat", "tells nobody"):
         assert text not in held
         assert text.encode().hex() not in held
 
 
-async def test_a_row_that_was_moved_is_refused(
+async def test_a_row_that_was_moved_to_another_request_is_refused(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, tables: Database
 ) -> None:
     ids = [(await chat(client, logging)).headers["x-request-id"] for _ in range(2)]
@@ -327,7 +327,7 @@ async def test_a_row_that_was_moved_is_refused(
     assert (await owner.get(path(logging, ids[1]))).status_code == 200
 
 
-async def test_who_may_read_it_and_that_they_did_is_on_record(
+async def test_logged_content_is_read_by_few_roles_and_each_read_is_audited(
     house: House, client: httpx.AsyncClient, owner: httpx.AsyncClient, operator: httpx.AsyncClient, logging: Key
 ) -> None:
     request_id = (await chat(client, logging)).headers["x-request-id"]
@@ -353,7 +353,7 @@ async def test_who_may_read_it_and_that_they_did_is_on_record(
     assert reads[: len(readers)] == readers[::-1]
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_request_is_answered_exactly_like_one_that_does_not_exist(
     client: httpx.AsyncClient, owner: httpx.AsyncClient, logging: Key, stranger: Key
 ) -> None:
     request_id = (await chat(client, logging)).headers["x-request-id"]

@@ -1,4 +1,5 @@
-"""Secrets that gateways need in clear are encrypted in the database, and so are secrets of earlier versions."""
+"""Secrets that gateways have to read are encrypted in the database, also those that earlier versions stored in
+clear."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ CLEAR: dict[SecretColumn, bytes] = {
 }
 
 
-async def from_before(database: Database) -> str:
+async def organization_with_clear_secrets(database: Database) -> str:
     """Write each secret in clear, as earlier versions did; return the organization's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
@@ -51,8 +52,8 @@ async def from_before(database: Database) -> str:
     return organization.id
 
 
-async def lying(database: Database) -> dict[SecretColumn, bytes]:
-    """Return the present content of all columns with secrets."""
+async def stored_secrets(database: Database) -> dict[SecretColumn, bytes]:
+    """Return the stored bytes of each secret, by its column."""
     async with database.acquire() as conn:
         return {row.column: row.secret for row in await secrets_of_other_keys(conn, "")}
 
@@ -67,10 +68,10 @@ async def open_secrets(database: Database, secrets: Secrets) -> dict[SecretColum
 
 
 async def test_secrets_from_before_are_sealed_at_the_start_and_follow_the_key(database: Database) -> None:
-    await from_before(database)
-    assert await lying(database) == CLEAR
+    await organization_with_clear_secrets(database)
+    assert await stored_secrets(database) == CLEAR
     await Keeper(database, Cipher([OLD])).work()
-    sealed = await lying(database)
+    sealed = await stored_secrets(database)
     assert all(CLEAR[column] not in data for column, data in sealed.items())
     assert await open_secrets(database, Secrets(Cipher([OLD]))) == CLEAR
     await Keeper(database, Cipher([NEW, OLD])).work()
@@ -79,11 +80,11 @@ async def test_secrets_from_before_are_sealed_at_the_start_and_follow_the_key(da
 
 
 async def test_a_secret_whose_key_is_missing_is_left_as_it_is(database: Database) -> None:
-    await from_before(database)
+    await organization_with_clear_secrets(database)
     assert await reseal(database, Secrets(Cipher([OLD]))) == 3
-    before = await lying(database)
+    before = await stored_secrets(database)
     assert await reseal(database, Secrets(Cipher([NEW]))) == 0
-    assert await lying(database) == before
+    assert await stored_secrets(database) == before
     with pytest.raises(ContentUnreadable):
         await open_secrets(database, Secrets(Cipher([NEW])))
 
@@ -98,7 +99,9 @@ async def test_a_secret_that_is_moved_to_another_row_is_refused(database: Databa
         secrets.open(sealed.key_id, sealed.data, "deliveries.secret", "org_1", "wh_1")
 
 
-async def test_what_the_admin_api_keeps_is_in_no_column_in_clear(database: Database, tmp_path: Path) -> None:
+async def test_secrets_stored_through_the_admin_api_are_in_no_column_in_clear(
+    database: Database, tmp_path: Path
+) -> None:
     async with serve_admin(database, tmp_path) as server:
         user = await server.user("ann@example.com", "owner")
         async with server.client(server.operator_key) as operator:

@@ -14,7 +14,7 @@ from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.db.pool import Database
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import another_key, everything
+from tests.gateway.content.conftest import all_rows_as_text, another_key
 from tests.gateway.limits.fleet import Key
 
 MESSAGES: list[Any] = [
@@ -43,7 +43,7 @@ async def store_chat(api: openai.AsyncOpenAI, **fields: Any) -> Any:
     return await api.chat.completions.create(**asked)
 
 
-async def test_what_was_stored_is_found_by_its_id_with_its_messages(api: openai.AsyncOpenAI) -> None:
+async def test_a_stored_chat_is_found_by_its_id_with_its_messages(api: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"seed": 7, "temperature": 0.5, "response_format": {"type": "text"}}
     reply = await store_chat(api, metadata={"topic": "greeting"}, n=2, logprobs=True, top_logprobs=2, **asked)
     assert reply.metadata == {"topic": "greeting"}
@@ -98,7 +98,7 @@ async def test_metadata_is_replaced_and_found_anew(api: openai.AsyncOpenAI) -> N
     assert (await api.chat.completions.update(reply.id, metadata=None)).metadata == {}
 
 
-async def test_what_is_deleted_is_gone(api: openai.AsyncOpenAI) -> None:
+async def test_a_deleted_chat_is_gone(api: openai.AsyncOpenAI) -> None:
     reply = await store_chat(api)
     deleted = await api.chat.completions.delete(reply.id)
     assert (deleted.id, deleted.deleted, deleted.object) == (reply.id, True, "chat.completion.deleted")
@@ -113,7 +113,7 @@ async def test_without_store_nothing_is_stored(api: openai.AsyncOpenAI) -> None:
     assert [each.id async for each in api.chat.completions.list()] == []
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_chat_is_answered_exactly_like_one_that_does_not_exist(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, stranger: Key
 ) -> None:
     reply = await store_chat(api)
@@ -155,7 +155,7 @@ async def test_a_wrong_query_is_refused_by_name(client: httpx.AsyncClient, tenan
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
-async def test_what_a_project_does_not_allow_is_refused_at_once(
+async def test_store_is_refused_at_once_where_the_project_does_not_allow_it(
     api: openai.AsyncOpenAI, operator: httpx.AsyncClient, client: httpx.AsyncClient, tenant: Key
 ) -> None:
     reply = await store_chat(api)
@@ -172,7 +172,9 @@ async def test_what_a_project_does_not_allow_is_refused_at_once(
     assert (error["param"], error["code"]) == ("store", "store_not_allowed")
 
 
-async def test_the_days_over_it_is_gone(api: openai.AsyncOpenAI, storing: Key, tables: Database, cipher: Any) -> None:
+async def test_a_stored_chat_is_gone_after_its_days(
+    api: openai.AsyncOpenAI, storing: Key, tables: Database, cipher: Any
+) -> None:
     old, new = [(await store_chat(api)).id for _ in range(2)]
     async with tables.acquire() as conn:
         await conn.execute("UPDATE stored_chats SET created_at = now() - interval '30 days' WHERE id = $1", old)
@@ -199,7 +201,7 @@ async def test_a_purged_project_leaves_nothing(
     assert left == 0
 
 
-async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables: Database) -> None:
+async def test_a_stored_chat_is_not_readable_in_the_database(api: openai.AsyncOpenAI, tables: Database) -> None:
     secret = "jumps over the lazy dog and tells nobody"
     reply = await store_chat(
         api,
@@ -208,7 +210,7 @@ async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables
         max_tokens=60,
     )
     assert "lazy dog" in reply.choices[0].message.content
-    held = await everything(tables)
+    held = await all_rows_as_text(tables)
     assert reply.id in held
     for text in ("lazy dog", "tells nobody"):
         assert text not in held

@@ -52,7 +52,7 @@ async def test_an_owner_reads_the_response_of_a_request_and_its_conversation(
     assert [row["type"] for row in log[:2]] == ["conversation.read", "stored_response.read"]
 
 
-async def test_nobody_else_reads_them_and_what_is_not_there_is_one_404(
+async def test_other_roles_do_not_read_stored_responses_and_a_missing_one_is_not_found(
     house: House, client: httpx.AsyncClient, owner: httpx.AsyncClient, operator: httpx.AsyncClient, storing: Key
 ) -> None:
     reply = await respond(client, storing)

@@ -22,7 +22,7 @@ from gateway.domain.errors import ContentUnreadable
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
-from tests.gateway.content.conftest import another_key, everything
+from tests.gateway.content.conftest import all_rows_as_text, another_key
 from tests.gateway.limits.fleet import Key, make_key
 from tests.gateway.openai.responses.laws import check, read
 
@@ -57,7 +57,7 @@ async def create(api: openai.AsyncOpenAI, said: Any = "hello there", **fields: A
     return await api.responses.create(**asked)
 
 
-async def test_what_was_stored_is_found_as_it_was_answered(
+async def test_a_stored_response_is_found_as_it_was_answered(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, storing: Key
 ) -> None:
     reply = await create(api, instructions="Be brief.", metadata={"a": "b"}, include=["message.output_text.logprobs"])
@@ -102,7 +102,7 @@ async def test_a_response_goes_on_from_the_one_before_without_its_instructions(a
     assert forks[0].output_text == forks[1].output_text
 
 
-async def test_a_loop_of_tools_may_send_the_outputs_alone(api: openai.AsyncOpenAI) -> None:
+async def test_a_tool_loop_may_send_only_the_outputs_of_calls(api: openai.AsyncOpenAI) -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     tools: list[Any] = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
     ends = {"extra_body": {"stop_token_ids": [ord("~") - ord("!")]}, "max_output_tokens": 100}
@@ -129,7 +129,7 @@ async def test_the_tokens_of_an_input_are_those_that_are_billed(api: openai.Asyn
         previous = reply.id
 
 
-async def test_a_created_response_is_followed_at_once(api: openai.AsyncOpenAI) -> None:
+async def test_the_next_response_may_follow_a_response_at_once(api: openai.AsyncOpenAI) -> None:
     previous: str | None = None
     for number in range(12):
         reply = await create(api, str(number), previous_response_id=previous, max_output_tokens=1)
@@ -137,7 +137,7 @@ async def test_a_created_response_is_followed_at_once(api: openai.AsyncOpenAI) -
     assert reply.usage.input_tokens > 12 * 4
 
 
-async def test_nothing_is_stored_that_is_not_to_be(api: openai.AsyncOpenAI) -> None:
+async def test_a_response_with_store_false_is_not_stored(api: openai.AsyncOpenAI) -> None:
     reply = await create(api, store=False)
     assert reply.store is False
     with pytest.raises(openai.NotFoundError):
@@ -146,7 +146,9 @@ async def test_nothing_is_stored_that_is_not_to_be(api: openai.AsyncOpenAI) -> N
         await create(api, previous_response_id=reply.id)
 
 
-async def test_what_a_project_does_not_allow_is_refused_or_told(client: httpx.AsyncClient, tenant: Key) -> None:
+async def test_store_is_refused_or_reported_false_where_the_project_does_not_allow_it(
+    client: httpx.AsyncClient, tenant: Key
+) -> None:
     body = {"model": "tiny", "input": "hello", "max_output_tokens": 1}
     left_out = await client.post("/v1/responses", json=body, headers=tenant.headers)
     assert (left_out.status_code, left_out.json()["store"]) == (200, False)
@@ -154,7 +156,7 @@ async def test_what_a_project_does_not_allow_is_refused_or_told(client: httpx.As
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "store_not_allowed")
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_response_is_answered_exactly_like_one_that_does_not_exist(
     api: openai.AsyncOpenAI, client: httpx.AsyncClient, stranger: Key, storing: Key
 ) -> None:
     reply, gone = await create(api), await create(api)
@@ -191,7 +193,7 @@ async def test_a_hostile_id_is_no_response(client: httpx.AsyncClient, storing: K
     assert answer.status_code == 404, answer.text
 
 
-async def test_what_follows_a_deleted_response_cannot_be_gone_on_with(api: openai.AsyncOpenAI) -> None:
+async def test_no_response_may_follow_one_whose_predecessor_is_deleted(api: openai.AsyncOpenAI) -> None:
     first = await create(api)
     second = await create(api, previous_response_id=first.id)
     await api.responses.delete(first.id)
@@ -220,7 +222,7 @@ async def test_a_wrong_query_is_refused_by_name(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_the_days_over_it_is_gone(
+async def test_a_stored_response_is_gone_after_its_days(
     api: openai.AsyncOpenAI, storing: Key, tables: Database, cipher: Cipher
 ) -> None:
     old = await create(api)
@@ -252,11 +254,11 @@ async def test_a_purged_project_leaves_nothing(
     assert left == 0
 
 
-async def test_nothing_of_it_is_readable_at_rest(api: openai.AsyncOpenAI, tables: Database) -> None:
+async def test_a_stored_response_is_not_readable_in_the_database(api: openai.AsyncOpenAI, tables: Database) -> None:
     secret = "jumps over the lazy dog and tells nobody"
     reply = await create(api, secret, instructions="of the lazy dog", metadata={"x": "lazy dog"}, max_output_tokens=60)
     assert "lazy dog" in reply.output_text
-    held = await everything(tables)
+    held = await all_rows_as_text(tables)
     assert reply.id in held
     for text in ("lazy dog", "tells nobody"):
         assert text not in held
@@ -290,7 +292,7 @@ async def test_a_deletion_is_in_the_audit_log(
     assert row["actor"]["api_key"]["id"] == storing.id
 
 
-def made(number: int, *, num_bytes: int = 100) -> Response:
+def make_response(number: int, *, num_bytes: int = 100) -> Response:
     return Response(
         id=f"resp_{number}",
         model="tiny",
@@ -316,7 +318,7 @@ async def test_each_turn_is_stored_once_and_a_chain_is_read_up_to_its_bounds(
 ) -> None:
     stored, caller = responses_and_caller
     for number in range(200):
-        assert await stored.store(caller.project_id, made(number))
+        assert await stored.store(caller.project_id, make_response(number))
     followed = await stored.chain(caller, "resp_199")
     assert followed.turns is not None
     assert [turn.input for turn in followed.turns] == [b"[%d]" % number for number in range(200)]
@@ -342,7 +344,7 @@ async def test_a_chain_of_too_many_bytes_is_not_read(
 ) -> None:
     stored, caller = responses_and_caller
     for number in range(3):
-        assert await stored.store(caller.project_id, made(number, num_bytes=7000))
+        assert await stored.store(caller.project_id, make_response(number, num_bytes=7000))
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
     bounded = StoredResponses(database, cipher, writes, max_chain_bytes=16_000)
     assert (await bounded.chain(caller, "resp_1")).turns is not None
@@ -351,15 +353,17 @@ async def test_a_chain_of_too_many_bytes_is_not_read(
     assert len(await stored.turns(caller, [f"resp_{number}" for number in range(3)])) == 3
 
 
-async def test_what_is_too_large_or_forbidden_is_said_not_to_be_stored(
+async def test_a_too_large_or_forbidden_response_is_reported_as_not_stored(
     database: Database, responses_and_caller: tuple[StoredResponses, Principal]
 ) -> None:
     stored, caller = responses_and_caller
-    assert not await stored.store(caller.project_id, made(0, num_bytes=17 << 20))
-    assert await stored.store(caller.project_id, made(0)) and await stored.store(caller.project_id, made(0))
+    assert not await stored.store(caller.project_id, make_response(0, num_bytes=17 << 20))
+    assert await stored.store(caller.project_id, make_response(0)) and await stored.store(
+        caller.project_id, make_response(0)
+    )
     async with database.acquire() as conn:
         await conn.execute("UPDATE projects SET store_days = 0")
-    assert not await stored.store(caller.project_id, made(1))
+    assert not await stored.store(caller.project_id, make_response(1))
 
 
 async def test_a_database_that_is_away_is_told_in_the_reply(
@@ -367,7 +371,7 @@ async def test_a_database_that_is_away_is_told_in_the_reply(
 ) -> None:
     stored, caller = responses_and_caller
     await database.close()
-    assert not await stored.store(caller.project_id, made(0))
+    assert not await stored.store(caller.project_id, make_response(0))
 
 
 async def test_sealed_content_is_bound_to_its_place(
@@ -375,7 +379,7 @@ async def test_sealed_content_is_bound_to_its_place(
 ) -> None:
     stored, caller = responses_and_caller
     for number in range(2):
-        assert await stored.store(caller.project_id, msgspec.structs.replace(made(number), parent_id=None))
+        assert await stored.store(caller.project_id, msgspec.structs.replace(make_response(number), parent_id=None))
     async with database.acquire() as conn:
         await conn.execute("UPDATE stored_responses SET sealed_output = sealed_input WHERE id = 'resp_0'")
         await conn.execute(

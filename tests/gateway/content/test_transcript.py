@@ -39,7 +39,7 @@ def num_bytes(content: Content) -> tuple[int, int]:
     return asked, sum(size(each.content, list(each.tool_calls)) for each in content.output)
 
 
-def test_what_fits_is_whole() -> None:
+def test_content_that_fits_is_logged_whole() -> None:
     request = transcript(LoggedMessage("user", "hello"), LoggedMessage("user", "there"))
     for index, text in ((1, "b"), (0, "a"), (1, "c")):
         request.add(index, text)
@@ -54,7 +54,7 @@ def test_what_fits_is_whole() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
-def test_more_is_cut_and_says_so(letter: str) -> None:
+def test_content_beyond_the_bound_is_cut_and_says_so(letter: str) -> None:
     request = transcript(
         LoggedMessage("user", "first"), LoggedMessage("user", letter * 70_000), LoggedMessage("user", "last")
     )
@@ -67,7 +67,7 @@ def test_more_is_cut_and_says_so(letter: str) -> None:
         assert MAX_LOGGED_BYTES - 200 < size <= MAX_LOGGED_BYTES
 
 
-def test_the_bound_is_of_redacted_text() -> None:
+def test_the_bound_counts_bytes_after_redaction() -> None:
     """A text that is redacted to little leaves room for the text that follows."""
     addresses = ("someone.with.a.long.name@a.long.domain.example " * 2000)[:94_000]
     content = transcript(LoggedMessage("user", addresses), LoggedMessage("user", "the end")).content()
@@ -77,8 +77,8 @@ def test_the_bound_is_of_redacted_text() -> None:
 
 @pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "bob@somewhere.example", "sk-lk-" + "aB3" * 12])
 def test_no_half_of_a_secret_is_left_where_reading_ended(secret: str) -> None:
-    """Reading may end anywhere in the secret. So much was redacted before it that the rest of what was read is
-    shown."""
+    """Reading may end anywhere in the secret; so much text before the secret is redacted that the bound shows all that
+    was read after it."""
     filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_TRANSCRIPT_CHARS - 2000]
     for num_more in range(1940, 1990, 6):
         text = filler + "." * num_more + f" {secret} and more" + "." * 100
@@ -112,7 +112,7 @@ async def project(database: Database, dsn: str) -> Key:
     return key
 
 
-async def test_what_there_is_no_room_for_is_counted_and_the_rest_is_written(
+async def test_content_beyond_the_queue_is_counted_as_lost_and_the_rest_is_written(
     database: Database, project: Key, cipher: Cipher
 ) -> None:
     registry = CollectorRegistry()
@@ -134,7 +134,7 @@ async def test_what_there_is_no_room_for_is_counted_and_the_rest_is_written(
         assert found is not None and found.content.input == [LoggedMessage("user", "x", [])]
 
 
-async def test_what_ends_after_logging_was_turned_off_is_not_written(
+async def test_a_request_that_ends_after_logging_was_turned_off_is_not_written(
     database: Database, project: Key, cipher: Cipher
 ) -> None:
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))

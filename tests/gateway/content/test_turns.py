@@ -1,4 +1,4 @@
-"""Turns of two gateways that share a database, replies that are too large, and a PostgreSQL that is away."""
+"""Requests with one idempotency key at two gateways take turns; replies are bounded, and PostgreSQL may be away."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def gateway(database: Database, cipher: Cipher, *, wait_s: float = 10.0, lost_af
     return Idempotency(database, cipher, Writes(lost), wait_s=wait_s, lost_after_s=lost_after_s)
 
 
-class Leaving(Database):
-    """A database that calls `leaving` once, after the next borrowed connection was returned."""
+class CallingDatabase(Database):
+    """A database that calls `leaving` once, as soon as the next borrowed connection is returned."""
 
     leaving: Callable[[], Awaitable[object]] | None = None
 
@@ -55,24 +55,24 @@ class Leaving(Database):
 
 
 @pytest.fixture
-async def two(tables: Database, cipher: Cipher) -> AsyncIterator[tuple[Idempotency, Idempotency]]:
+async def two_gateways(tables: Database, cipher: Cipher) -> AsyncIterator[tuple[Idempotency, Idempotency]]:
     pair = gateway(tables, cipher), gateway(tables, cipher)
     yield pair
     for each in pair:
         await each.stop()
 
 
-async def begun(where: Idempotency, slot: Slot, request_id: str) -> Execution:
+async def begin_execution(where: Idempotency, slot: Slot, request_id: str) -> Execution:
     execution = await where.begin(slot, REQUEST, request_id)
     assert isinstance(execution, Execution)
     return execution
 
 
-async def test_who_comes_second_waits_for_the_first_wherever_it_runs(
-    two: tuple[Idempotency, Idempotency], slot: Slot
+async def test_the_second_request_waits_for_the_first_at_whichever_gateway_it_runs(
+    two_gateways: tuple[Idempotency, Idempotency], slot: Slot
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
-    waiting = [asyncio.create_task(where.begin(slot, REQUEST, "req_other")) for where in two for _ in range(5)]
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
+    waiting = [asyncio.create_task(where.begin(slot, REQUEST, "req_other")) for where in two_gateways for _ in range(5)]
     await asyncio.sleep(0.1)
     assert not any(task.done() for task in waiting)
     await execution.finish(REPLY)
@@ -81,11 +81,11 @@ async def test_who_comes_second_waits_for_the_first_wherever_it_runs(
         assert (reply.body, reply.request_id) == (b"{}", "req_first")
 
 
-async def test_when_the_first_was_refused_one_of_those_that_wait_is_next(
-    two: tuple[Idempotency, Idempotency], slot: Slot
+async def test_after_a_refusal_one_of_the_waiting_requests_runs(
+    two_gateways: tuple[Idempotency, Idempotency], slot: Slot
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
-    waiting = [asyncio.create_task(where.begin(slot, REQUEST, f"req_{n}")) for where in two for n in range(5)]
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
+    waiting = [asyncio.create_task(where.begin(slot, REQUEST, f"req_{n}")) for where in two_gateways for n in range(5)]
     await asyncio.sleep(0.05)
     await execution.free()
     done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -107,12 +107,10 @@ async def is_alive(database: Database, slot: Slot) -> bool | None:
         return await rows.is_alive(conn, slot)
 
 
-async def test_a_request_that_is_heard_of_again_in_time_is_not_lost(
-    tables: Database, cipher: Cipher, slot: Slot
-) -> None:
+async def test_a_request_with_a_sign_of_life_in_time_is_not_lost(tables: Database, cipher: Cipher, slot: Slot) -> None:
     for lost_after_s in (0.4, 2.0, 10.0):  # longer where the machine is too busy to be in time
         here, there = gateway(tables, cipher), gateway(tables, cipher, lost_after_s=lost_after_s)
-        execution = await begun(here, slot, "req_first")
+        execution = await begin_execution(here, slot, "req_first")
         await set_dead(tables, slot)  # nobody could reach the database, and now everybody can
         dead_s = time.monotonic()
         waiting = asyncio.create_task(there.begin(slot, REQUEST, "req_second"))
@@ -130,20 +128,20 @@ async def test_a_request_that_is_heard_of_again_in_time_is_not_lost(
     assert isinstance(await waiting, Reply)
 
 
-async def test_silence_that_lasts_is_a_loss_unless_the_reply_comes_after_all(
-    tables: Database, two: tuple[Idempotency, Idempotency], slot: Slot
+async def test_a_request_that_stays_silent_is_lost_unless_its_reply_comes_after_all(
+    tables: Database, two_gateways: tuple[Idempotency, Idempotency], slot: Slot
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
     await set_dead(tables, slot)
     for request_id in ("req_second", "req_third"):
         with pytest.raises(Conflict) as refused:
-            await two[1].begin(slot, REQUEST, request_id)
+            await two_gateways[1].begin(slot, REQUEST, request_id)
         assert refused.value.code == "idempotency_reply_lost"
     await execution.finish(REPLY)
-    assert isinstance(await two[1].begin(slot, REQUEST, "req_fourth"), Reply)
+    assert isinstance(await two_gateways[1].begin(slot, REQUEST, "req_fourth"), Reply)
 
 
-def test_silence_counts_while_the_database_answers() -> None:
+def test_silence_counts_only_while_the_database_answers() -> None:
     silence = Silence(lost_after_s=10)
     assert not silence.is_gateway_dead(False, 100)
     assert not silence.is_gateway_dead(False, 109)
@@ -155,21 +153,21 @@ def test_silence_counts_while_the_database_answers() -> None:
     assert not silence.is_gateway_dead(False, 142)
 
 
-async def test_the_end_of_one_that_was_freed_leaves_its_successor_running(
+async def test_the_end_of_a_freed_request_leaves_its_successor_running(
     house: House, tables: Database, cipher: Cipher, slot: Slot
 ) -> None:
-    async with await Leaving.connect(house.dsn) as database:
+    async with await CallingDatabase.connect(house.dsn) as database:
         where, is_written, is_over = gateway(database, cipher), asyncio.Event(), asyncio.Event()
 
         async def late() -> None:
             is_written.set()
             await is_over.wait()
 
-        first = await begun(where, slot, "req_first")
+        first = await begin_execution(where, slot, "req_first")
         database.leaving = late
         freeing = asyncio.create_task(first.free())
         await is_written.wait()
-        second = await begun(where, slot, "req_second")
+        second = await begin_execution(where, slot, "req_second")
         is_over.set()
         await freeing
         assert first.ended.is_set()
@@ -179,18 +177,18 @@ async def test_the_end_of_one_that_was_freed_leaves_its_successor_running(
         await second.finish(REPLY)
 
 
-async def test_a_claim_whose_connection_breaks_once_it_is_made_leaves_the_key_free(
+async def test_a_claim_whose_connection_breaks_right_afterwards_leaves_the_key_free(
     house: House, cipher: Cipher, slot: Slot
 ) -> None:
     async def broken() -> None:
         raise ConnectionError
 
-    async with await Leaving.connect(house.dsn) as database:
+    async with await CallingDatabase.connect(house.dsn) as database:
         where = gateway(database, cipher)
         database.leaving = broken
         with pytest.raises(Overloaded):
             await where.begin(slot, REQUEST, "req_first")
-        execution = await begun(where, slot, "req_second")
+        execution = await begin_execution(where, slot, "req_second")
         await execution.finish(REPLY)
 
 
@@ -200,7 +198,7 @@ async def test_a_claim_that_is_written_after_it_was_freed_is_freed_again(
     async def broken() -> None:
         raise ConnectionError
 
-    async with await Leaving.connect(house.dsn) as database:
+    async with await CallingDatabase.connect(house.dsn) as database:
         where = gateway(database, cipher)
         database.leaving = broken
         with pytest.raises(Overloaded):
@@ -214,21 +212,21 @@ async def test_a_claim_that_is_written_after_it_was_freed_is_freed_again(
         assert await is_alive(tables, slot) is None
 
 
-async def test_what_waits_is_bounded_for_each_project(
-    two: tuple[Idempotency, Idempotency], slot: Slot, stranger: Key
+async def test_the_requests_that_wait_are_bounded_for_each_project(
+    two_gateways: tuple[Idempotency, Idempotency], slot: Slot, stranger: Key
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
     large = turns.WAITING_BYTES_OF_ONE - turns.WAITER_BYTES
-    waiting = asyncio.create_task(two[1].begin(slot, REQUEST, "req_second", num_bytes=large))
+    waiting = asyncio.create_task(two_gateways[1].begin(slot, REQUEST, "req_second", num_bytes=large))
     done, _ = await asyncio.wait([waiting], timeout=0.1)
     assert not done
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(Conflict) as refused:
-            await two[1].begin(slot, REQUEST, "req_third")
+            await two_gateways[1].begin(slot, REQUEST, "req_third")
     assert (refused.value.code, refused.value.should_retry) == ("idempotency_in_progress", True)
     theirs = Slot(stranger.project_id, slot.key_sha256)
-    other = await begun(two[0], theirs, "req_theirs")
-    also_waiting = asyncio.create_task(two[1].begin(theirs, REQUEST, "req_also_theirs", num_bytes=large))
+    other = await begin_execution(two_gateways[0], theirs, "req_theirs")
+    also_waiting = asyncio.create_task(two_gateways[1].begin(theirs, REQUEST, "req_also_theirs", num_bytes=large))
     done, _ = await asyncio.wait([also_waiting], timeout=0.1)
     assert not done
     await other.finish(REPLY)
@@ -236,32 +234,34 @@ async def test_what_waits_is_bounded_for_each_project(
     assert all(isinstance(reply, Reply) for reply in await asyncio.gather(waiting, also_waiting))
 
 
-async def test_a_project_replays_at_a_bounded_pace(two: tuple[Idempotency, Idempotency], slot: Slot) -> None:
+async def test_a_project_replays_at_a_bounded_pace(two_gateways: tuple[Idempotency, Idempotency], slot: Slot) -> None:
     large = Reply(200, (), bytes(turns.MAX_REPLY_BYTES))
-    await (await begun(two[0], slot, "req_first")).finish(large)
+    await (await begin_execution(two_gateways[0], slot, "req_first")).finish(large)
     most = int(turns.REPLAYS_BURST * turns.BYTES_PER_REPLAY / turns.MAX_REPLY_BYTES)
     with pytest.raises(LimitReached, match="stored replies") as refused:
-        await asyncio.gather(*(two[1].begin(slot, REQUEST, f"req_{n}") for n in range(4 * most)))
+        await asyncio.gather(*(two_gateways[1].begin(slot, REQUEST, f"req_{n}") for n in range(4 * most)))
     assert refused.value.retry_after_s
 
 
-async def test_what_is_recorded_is_bounded_for_each_project(
-    two: tuple[Idempotency, Idempotency], slot: Slot, stranger: Key
+async def test_the_replies_being_recorded_are_bounded_for_each_project(
+    two_gateways: tuple[Idempotency, Idempotency], slot: Slot, stranger: Key
 ) -> None:
     num_fit = turns.MAX_HELD_BYTES_OF_ONE // turns.MAX_REPLY_BYTES
     slots = [Slot(slot.project_id, bytes([n]) * 32) for n in range(num_fit + 1)]
-    mine = [await begun(two[0], each, f"req_{n}") for n, each in enumerate(slots)]
+    mine = [await begin_execution(two_gateways[0], each, f"req_{n}") for n, each in enumerate(slots)]
     assert all(each.hold(turns.MAX_REPLY_BYTES) for each in mine[:-1])
     assert not mine[-1].hold(1)
-    theirs = await begun(two[0], Slot(stranger.project_id, slot.key_sha256), "req_theirs")
+    theirs = await begin_execution(two_gateways[0], Slot(stranger.project_id, slot.key_sha256), "req_theirs")
     assert theirs.hold(turns.MAX_REPLY_BYTES)
     mine[0].release()
     assert mine[-1].hold(1)
 
 
-async def test_the_wait_is_bounded(tables: Database, cipher: Cipher, slot: Slot) -> None:
+async def test_a_request_waits_for_another_one_only_for_a_bounded_time(
+    tables: Database, cipher: Cipher, slot: Slot
+) -> None:
     first, impatient = gateway(tables, cipher), gateway(tables, cipher, wait_s=0.1)
-    execution = await begun(first, slot, "req_first")
+    execution = await begin_execution(first, slot, "req_first")
     with pytest.raises(Conflict) as refused:
         await impatient.begin(slot, REQUEST, "req_second")
     assert (refused.value.code, refused.value.should_retry) == ("idempotency_in_progress", True)
@@ -272,33 +272,33 @@ async def test_the_wait_is_bounded(tables: Database, cipher: Cipher, slot: Slot)
 
 
 async def test_a_reply_past_the_bound_is_not_kept_and_a_replay_says_so(
-    two: tuple[Idempotency, Idempotency], slot: Slot
+    two_gateways: tuple[Idempotency, Idempotency], slot: Slot
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
     assert execution.hold(turns.MAX_REPLY_BYTES)
     assert not execution.hold(1)
     await execution.finish(None)
     with pytest.raises(Conflict, match="too large") as refused:
-        await two[1].begin(slot, REQUEST, "req_second")
+        await two_gateways[1].begin(slot, REQUEST, "req_second")
     assert (refused.value.code, refused.value.should_retry) == ("idempotency_reply_not_kept", False)
 
 
-async def test_an_abandoned_request_is_lost_at_once(two: tuple[Idempotency, Idempotency], slot: Slot) -> None:
-    execution = await begun(two[0], slot, "req_first")
+async def test_an_abandoned_request_is_lost_at_once(two_gateways: tuple[Idempotency, Idempotency], slot: Slot) -> None:
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
     execution.abandon()
     await execution.ended.wait()
     with pytest.raises(Conflict) as refused:
-        await two[1].begin(slot, REQUEST, "req_second")
+        await two_gateways[1].begin(slot, REQUEST, "req_second")
     assert refused.value.code == "idempotency_reply_lost"
 
 
 async def test_signs_of_life_keep_a_long_request_from_being_taken_for_lost(
-    tables: Database, two: tuple[Idempotency, Idempotency], slot: Slot
+    tables: Database, two_gateways: tuple[Idempotency, Idempotency], slot: Slot
 ) -> None:
-    execution = await begun(two[0], slot, "req_first")
+    execution = await begin_execution(two_gateways[0], slot, "req_first")
     await set_dead(tables, slot)
-    await two[0].give_sign_of_life()
-    waiting = asyncio.create_task(two[1].begin(slot, REQUEST, "req_second"))
+    await two_gateways[0].give_sign_of_life()
+    waiting = asyncio.create_task(two_gateways[1].begin(slot, REQUEST, "req_second"))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await execution.finish(REPLY)

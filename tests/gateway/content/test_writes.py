@@ -1,4 +1,4 @@
-"""A failed write is counted and logged, whatever the reason; where there is no room, the small version is written."""
+"""A failed write is counted and logged, whatever the reason; where there is no room, its smaller version is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def num_lost(lost: Counter) -> float:
     return sum(sample.value for metric in lost.collect() for sample in metric.samples if sample.name == "lost_total")
 
 
-async def test_what_nobody_has_thought_of_is_counted_and_logged(lost: Counter) -> None:
+async def test_an_unexpected_error_of_a_write_is_counted_and_logged(lost: Counter) -> None:
     async def broken() -> None:
         raise ValueError("not of the database")
 
@@ -37,7 +37,7 @@ async def test_what_nobody_has_thought_of_is_counted_and_logged(lost: Counter) -
     assert num_lost(lost) == 1
 
 
-async def test_what_is_cut_off_between_two_tries_is_counted(lost: Counter) -> None:
+async def test_a_write_that_is_cut_off_between_two_tries_is_counted(lost: Counter) -> None:
     tried = asyncio.Event()
 
     async def fail() -> None:
@@ -68,7 +68,7 @@ async def test_where_there_is_no_room_the_small_version_is_written(lost: Counter
     assert num_lost(lost) == 2
 
 
-async def test_a_reply_there_is_no_room_for_leaves_its_end(
+async def test_a_reply_without_room_is_recorded_as_ended_without_its_content(
     database: Database, dsn: str, cipher: Cipher, lost: Counter
 ) -> None:
     idempotency = Idempotency(database, cipher, Writes(lost, max_bytes=1))

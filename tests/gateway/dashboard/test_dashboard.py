@@ -114,7 +114,7 @@ def test_vendored_files_are_those_that_were_published() -> None:
 
 
 def test_modules_name_only_files_that_are_there() -> None:
-    """A page fails when it is opened where a module that it names is missing."""
+    """A page whose module imports a missing file would fail only when somebody opens the page."""
     modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
     assert [
         f"{module.relative_to(FOLDER)}: {name}"
@@ -125,7 +125,7 @@ def test_modules_name_only_files_that_are_there() -> None:
 
 
 def test_lines_of_modules_have_120_columns_but_for_sentences() -> None:
-    """A formatter breaks code, and no sentence in quotes."""
+    """A formatter breaks lines of code, but not sentences in quotes, which may be longer."""
     modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
     assert [
         f"{module.relative_to(FOLDER)}:{number}"

@@ -1,4 +1,4 @@
-"""A database's schema by its catalog, as text to compare.
+"""A database's schema, read from PostgreSQL's catalog as text that can be compared.
 
 Partitions of the ledger, which are named after days, and the order of columns are left out.
 """

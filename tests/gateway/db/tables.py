@@ -82,7 +82,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class ForeignId(msgspec.Struct, frozen=True):
-    """A reference to a field of `ForeignIds`: routes are tested with an id of such a row, or of its project."""
+    """A reference to a field of `ForeignIds`, the ids of another organization's rows with which routes are tested."""
 
     field: str
 
@@ -492,39 +492,39 @@ TABLES: dict[str, Coverage] = {
     ),
     "stored_chats": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_stored_chats.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_stored_chats.test_another_projects_chat_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a chat may be stored"),
         removal=Removal(stored_chats._DROP_OLD),
     ),
     "stored_responses": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_stored_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_stored_responses.test_another_projects_response_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a response may be stored"),
         removal=Removal(stored_responses._DROP_OLD),
     ),
     "background_responses": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_background_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_background_responses.test_another_projects_response_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(kept_background.MAX_OPEN, "responses of a project that have not ended; others are stored ones"),
         removal=Removal(background_responses._DROP_OLD),
         in_backup=False,
     ),
     "background_events": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_background_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_background_responses.test_another_projects_response_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(background_responses.EVENT_RETENTION_MINUTES, "minutes for which events of an ended response stay"),
         removal=Removal(background_responses._DROP_EVENTS),
         in_backup=False,
     ),
     "conversations": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_conversations.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_conversations.test_another_projects_conversation_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a conversation may be kept unchanged"),
         removal=Removal(conversations._DROP_OLD),
     ),
     "conversation_items": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_conversations.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_conversations.test_another_projects_conversation_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(kept_conversations.MAX_CONVERSATION_BYTES, "bytes of a conversation, of which an item has some"),
         removal=Removal(conversations._REMOVE_ITEM),
     ),
@@ -567,7 +567,7 @@ TABLES: dict[str, Coverage] = {
     ),
     "request_contents": Coverage(
         access=Route(("projects", "requests", "content")),
-        foreign=test_contents.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_contents.test_another_projects_request_is_answered_exactly_like_one_that_does_not_exist,
         bound=Bound(admin_projects.MAX_LOG_CONTENT_DAYS, "days for which content may be logged"),
         removal=Removal(request_contents._DROP_EXPIRED),
         in_backup=False,

@@ -24,7 +24,7 @@ async def make_project(database: Database) -> str:
         return project.id
 
 
-async def test_an_adapter_is_made_for_a_base_that_routes_tell(database: Database) -> None:
+async def test_the_base_of_an_adapter_is_part_of_its_route(database: Database) -> None:
     project_id = await make_project(database)
     async with database.acquire() as conn:
         made, _ = await put_adapter(conn, project_id, "pirate", digest="a" * 64, rank=8, size_bytes=9)
@@ -35,7 +35,7 @@ async def test_an_adapter_is_made_for_a_base_that_routes_tell(database: Database
         assert [route and route.base_digest for route in found] == [BASE_DIGEST] * 3
 
 
-async def test_a_name_is_of_one_base_until_it_is_free_again(database: Database) -> None:
+async def test_an_adapters_name_belongs_to_one_base_until_the_adapter_is_removed(database: Database) -> None:
     project_id = await make_project(database)
     content = {"base_digest": OTHER_DIGEST, "digest": "c" * 64, "rank": 8, "size_bytes": 9}
     async with database.acquire() as conn:

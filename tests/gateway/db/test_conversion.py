@@ -118,7 +118,7 @@ async def _execute(dsn: str, statement: str) -> None:
         await conn.execute(statement)
 
 
-async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, dsn: str) -> None:
+async def test_a_converted_schema_equals_one_that_is_built_anew(empty_dsn: str, dsn: str) -> None:
     async with open_connection(empty_dsn) as old, open_connection(dsn) as new:
         await build_old_schema(old)
         assert await migrate(empty_dsn) == list(schema_names())
@@ -129,7 +129,7 @@ async def test_the_schema_is_the_same_built_anew_and_converted(empty_dsn: str, d
 
 
 async def test_functions_applied_again_are_the_same(dsn: str) -> None:
-    """This holds for functions, too, that only the first application could make, since some were missing before it."""
+    """This holds, too, for functions that call others which the first application had yet to make."""
     async with open_connection(dsn) as conn:
         before = await read_catalog(conn)
         await conn.execute(read_functions().sql)
@@ -147,7 +147,7 @@ async def test_every_row_of_a_loaded_database_stays(old_dsn: str, copy_dsn: str)
         assert {each.table for each in tables if each.before is None} == {"bases", *LATER}
 
 
-async def test_what_waited_in_the_queues_is_in_the_sums(old_dsn: str) -> None:
+async def test_events_that_waited_in_the_old_queues_are_counted_in_the_sums(old_dsn: str) -> None:
     await migrate(old_dsn)
     async with await Database.connect(old_dsn) as database:
         await assert_sums_equal_the_ledger(Books(database, "org_1", "proj_1"))

@@ -37,8 +37,11 @@ FILLERS = {
 }
 
 
-async def put(conn: Connection, table: str, **values: object) -> None:
-    """Insert a row. Other required columns get some value; rows that it refers to need not exist."""
+async def insert_row(conn: Connection, table: str, **values: object) -> None:
+    """Insert a row into a table, without checks of foreign keys.
+
+    values: values of columns, by name; all other required columns get some value.
+    """
     needed = {row["column_name"]: FILLERS[row["data_type"]] for row in await conn.fetch(_NEEDED, table)}
     row = needed | values
     numbers = ", ".join(f"${number}" for number in range(1, len(row) + 1))
@@ -47,7 +50,7 @@ async def put(conn: Connection, table: str, **values: object) -> None:
         await conn.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({numbers})", *row.values())
 
 
-async def woken(conn: Connection) -> set[str]:
+async def woken_workers(conn: Connection) -> set[str]:
     """Return the kinds of work whose workers the query would wake."""
     due = DueWork()
     wakes = {work: due.wake(work) for work in get_args(Work)}
@@ -100,32 +103,32 @@ WAITING: list[tuple[str, str, dict[str, object], set[str]]] = [
 ]
 
 
-async def test_a_look_wakes_those_for_whom_something_waits(database: Database) -> None:
+async def test_the_query_wakes_the_workers_that_have_work(database: Database) -> None:
     found = {}
     async with database.acquire() as conn:
-        await put(conn, "adapters", id="a", name="a")
-        assert await woken(conn) == set()
+        await insert_row(conn, "adapters", id="a", name="a")
+        assert await woken_workers(conn) == set()
         for what, table, values, _ in WAITING:
             one = conn.transaction()
             await one.start()
-            await put(conn, table, **values)
-            found[what] = await woken(conn)
+            await insert_row(conn, table, **values)
+            found[what] = await woken_workers(conn)
             await one.rollback()
     assert found == {what: meant for what, _, _, meant in WAITING}
 
 
-async def test_a_look_returns_the_number_of_the_last_announced_change(database: Database) -> None:
+async def test_the_query_returns_the_number_of_the_last_announced_change(database: Database) -> None:
     async with database.acquire() as conn:
         assert await DueWork().poll(conn) == await conn.fetchval("SELECT change_version FROM installation")
 
 
-async def test_a_look_reads_no_message_that_was_given_up(database: Database) -> None:
-    """Given up messages stay for a week, and a receiver that is gone for good leaves thousands of them."""
+async def test_the_query_reads_no_message_that_was_given_up(database: Database) -> None:
+    """Messages that were given up stay for a week, and a receiver that is gone for good leaves thousands of them."""
     async with database.acquire() as conn:
         one = conn.transaction()
         await one.start()
         for number in range(100):
-            await put(conn, "webhook_deliveries", id=f"given up {number}", attempts=MAX_ATTEMPTS, due_at=BEFORE)
+            await insert_row(conn, "webhook_deliveries", id=f"given up {number}", attempts=MAX_ATTEMPTS, due_at=BEFORE)
         await conn.execute("SET LOCAL enable_seqscan = off")
         plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {_POLL}"))
         await one.rollback()

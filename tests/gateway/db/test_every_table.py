@@ -1,4 +1,4 @@
-"""Each table has an entry in the classification by hand, and what the entry points at exists."""
+"""Each table has an entry in `tables.py`, and whatever an entry refers to exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_every_table_of_the_schema_is_classified(database: Database) -> No
 
 
 @pytest.mark.parametrize(("table", "coverage"), TABLES.items(), ids=TABLES)
-def test_what_an_entry_points_at_is_there(table: str, coverage: Coverage) -> None:
+def test_whatever_an_entry_refers_to_exists(table: str, coverage: Coverage) -> None:
     for entry in (coverage.access, coverage.foreign, coverage.bound, coverage.removal):
         match entry:
             case Route(about):

@@ -22,7 +22,7 @@ OURS = Software(VERSION, protocol_text())
 HOST = "host-1"
 
 
-async def furnish(database: Database) -> str:
+async def install_parts(database: Database) -> str:
     """Create a gateway, a lost journal, a host with an agent, and a pool with one replica; return the replica's id."""
     async with database.transaction() as conn:
         await report_journal(conn, "here", 2, version=VERSION, folder="machine:/data/journal/0")
@@ -47,7 +47,7 @@ async def furnish(database: Database) -> str:
 
 
 async def test_everything_that_runs_is_seen_with_its_version(database: Database) -> None:
-    replica_id = await furnish(database)
+    replica_id = await install_parts(database)
     async with database.acquire() as conn:
         installation = await read_installation(conn)
     assert (installation.changes, installation.refusal) == ([], "")
@@ -64,7 +64,7 @@ async def test_everything_that_runs_is_seen_with_its_version(database: Database)
 
 
 async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
-    await furnish(database)
+    await install_parts(database)
     async with database.transaction() as conn:
         await conn.execute("INSERT INTO pool_revisions (pool_id, revision, model) VALUES ('pool', 2, 'tiny')")
         await conn.execute("UPDATE pools SET wanted_revision = 2, num_replicas = 2")
@@ -78,7 +78,7 @@ async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
 
 async def test_the_schema_before_the_newest_columns_is_read_as_well(database: Database) -> None:
     """The new version can thus list the parts before `migrate` has run."""
-    replica_id = await furnish(database)
+    replica_id = await install_parts(database)
     async with database.acquire() as conn:
         for table in ("hosts", "journals", "replicas"):
             await conn.execute(f"ALTER TABLE {table} DROP COLUMN protocol, DROP COLUMN IF EXISTS version CASCADE")

@@ -74,7 +74,7 @@ def test_every_file_of_the_schema_is_applied() -> None:
 
 
 async def test_functions_that_differ_are_applied_anew_and_others_are_left_alone(dsn: str) -> None:
-    """Functions that differ from this code's are of another version, or of a restored backup."""
+    """A database has other functions than this code after another version has run, or after a restore."""
     definition = "SELECT prosrc FROM pg_proc WHERE proname = 'month_of'"
     ours = await fetch_value(dsn, definition)
     edit = "CREATE OR REPLACE FUNCTION month_of(instant timestamptz) RETURNS date LANGUAGE sql AS 'SELECT current_date'"
@@ -164,7 +164,7 @@ _IS_HELD_UP = """
 
 
 async def test_a_migration_gives_way_to_transactions_that_use_its_tables(dsn: str, folder: Path) -> None:
-    """One of both would end in a deadlock, and it is not known which."""
+    """Otherwise migration and transaction could wait for each other, and PostgreSQL might end the transaction."""
     (folder / "9998_later.sql").write_text(LATER)
     other = await asyncpg.connect(dsn)
     try:

@@ -33,7 +33,7 @@ async def conn(database: Database) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def a_pool(conn: Connection, name: str = "tiny", *, num_replicas: int = 1) -> pools.PoolRow:
+async def make_pool_row(conn: Connection, name: str = "tiny", *, num_replicas: int = 1) -> pools.PoolRow:
     async with conn.transaction():
         assert await make_pool(
             conn, name, model="demo", folder=Path("/models/tiny"), base_digest=DIGEST, num_replicas=num_replicas
@@ -44,18 +44,18 @@ async def a_pool(conn: Connection, name: str = "tiny", *, num_replicas: int = 1)
     return pool
 
 
-async def a_host(conn: Connection) -> int:
+async def make_host(conn: Connection) -> int:
     generation = await hosts.claim_host(conn, "host_1", "one", lease=LEASE, num_processors=2, memory_bytes=1 << 30)
     assert generation is not None
     return generation
 
 
 async def test_a_name_is_one_pools_until_that_is_removed(conn: Connection) -> None:
-    pool = await a_pool(conn)
+    pool = await make_pool_row(conn)
     async with conn.transaction():
         assert not await make_pool(conn, "tiny", model="demo", folder=Path("/other"), base_digest=DIGEST)
     await pools.remove_pool(conn, pool.id)
-    assert (await a_pool(conn)).id != pool.id
+    assert (await make_pool_row(conn)).id != pool.id
 
 
 async def test_the_environments_pool_is_made_once_and_never_again(conn: Connection) -> None:
@@ -77,8 +77,8 @@ async def test_the_environments_pool_is_made_once_and_never_again(conn: Connecti
     assert not await ensure_first_pool(conn, "tiny", model="demo", folder=Path("/m"), base_digest=DIGEST)
 
 
-async def test_a_revision_says_for_ever_what_it_said_at_first(conn: Connection) -> None:
-    pool = await a_pool(conn)
+async def test_a_revision_never_changes(conn: Connection) -> None:
+    pool = await make_pool_row(conn)
     second = await revisions.add_revision(conn, pool.id, "hub/model", {"max_num_seqs": "8"})
     assert (second.revision, second.settings, second.state) == (2, {"max_num_seqs": "8"}, "preparing")
     with pytest.raises(asyncpg.RaiseError, match="revision 2 of pool"):
@@ -90,7 +90,7 @@ async def test_a_revision_says_for_ever_what_it_said_at_first(conn: Connection) 
 
 
 async def test_a_pool_switches_to_the_revision_that_is_wanted_and_to_no_other(conn: Connection) -> None:
-    pool = await a_pool(conn)
+    pool = await make_pool_row(conn)
     assert await switch_revision(conn, pool.id, 1)
     assert not await switch_revision(conn, pool.id, 1)
     await revisions.add_revision(conn, pool.id, "demo", {})
@@ -100,7 +100,7 @@ async def test_a_pool_switches_to_the_revision_that_is_wanted_and_to_no_other(co
 
 
 async def test_a_host_with_replicas_cannot_be_claimed_with_another_placement(conn: Connection) -> None:
-    pool, first = await a_pool(conn), await a_host(conn)
+    pool, first = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
 
     async def claim() -> int | None:
@@ -115,13 +115,13 @@ async def test_a_host_with_replicas_cannot_be_claimed_with_another_placement(con
     assert await claim() == first + 1
 
 
-async def test_a_host_has_one_agent_and_the_one_before_is_not_heard_any_more(conn: Connection) -> None:
-    pool, first = await a_pool(conn), await a_host(conn)
+async def test_a_host_has_one_agent_and_writes_of_the_former_agent_are_refused(conn: Connection) -> None:
+    pool, first = await make_pool_row(conn), await make_host(conn)
     assert await hosts.claim_host(conn, "host_1", "one", lease=LEASE, num_processors=2, memory_bytes=1) is None
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
     assert await replicas.begin_start(conn, replica.id, first, address="ipc:///a") == 1
     await conn.execute("UPDATE hosts SET lease_until = now() - interval '1 s'")
-    second = await a_host(conn)
+    second = await make_host(conn)
     assert second == first + 1
     assert not await hosts.renew_host(conn, "host_1", first, LEASE)
     assert not await replicas.move_replica(conn, replica.id, first, 1, "ready")
@@ -130,7 +130,7 @@ async def test_a_host_has_one_agent_and_the_one_before_is_not_heard_any_more(con
 
 
 async def test_a_replica_is_started_once_a_generation_and_moves_only_forward(conn: Connection) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") is None, "its process runs"
@@ -147,7 +147,7 @@ async def test_a_replica_is_started_once_a_generation_and_moves_only_forward(con
 
 
 async def test_failures_are_counted_until_a_replica_is_ready(conn: Connection) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
     for failures in (1, 2):
         generation = await replicas.begin_start(conn, replica.id, host, address="ipc:///a")
@@ -164,8 +164,8 @@ async def test_failures_are_counted_until_a_replica_is_ready(conn: Connection) -
 
 
 async def test_gateways_read_all_pools_with_their_grants_at_once(conn: Connection) -> None:
-    pool = await a_pool(conn)
-    await a_pool(conn, "other")
+    pool = await make_pool_row(conn)
+    await make_pool_row(conn, "other")
     grants = [pools.Grant(pool.organization_id, None)]
     await pools.set_access(conn, pool.id, "listed", grants)
     served = {each.row.name: each for each in await list_served(conn)}
@@ -179,7 +179,7 @@ async def test_changes_of_pools_and_replicas_are_announced_and_leases_are_not(co
         found: int = await conn.fetchval("SELECT change_version FROM installation")
         return found
 
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
     before = await version()
     await hosts.renew_host(conn, "host_1", host, LEASE)
@@ -192,7 +192,7 @@ async def test_changes_of_pools_and_replicas_are_announced_and_leases_are_not(co
 
 
 async def test_a_replica_whose_agent_was_stopped_waits_for_the_next_one_without_a_failure(conn: Connection) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
     assert not await replicas.await_start(conn, replica.id, host - 1, 1, "of an agent before")
@@ -203,7 +203,7 @@ async def test_a_replica_whose_agent_was_stopped_waits_for_the_next_one_without_
 
 
 async def test_a_row_says_since_when_its_replica_waits_for_room(conn: Connection) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
 
     async def full_since() -> datetime.datetime | None:
@@ -223,7 +223,7 @@ async def test_a_row_says_since_when_its_replica_waits_for_room(conn: Connection
 
 
 async def test_only_an_agent_that_has_its_host_plans_and_one_at_a_time(conn: Connection, database: Database) -> None:
-    pool, host = await a_pool(conn, num_replicas=2), await a_host(conn)
+    pool, host = await make_pool_row(conn, num_replicas=2), await make_host(conn)
     assert await plan_pools(conn, "host_1", host - 1) == []
     async with database.transaction() as other:
         await other.execute("SELECT pg_advisory_xact_lock($1)", planning._LOCK_KEY)
@@ -236,7 +236,7 @@ async def test_only_an_agent_that_has_its_host_plans_and_one_at_a_time(conn: Con
 async def test_a_planner_that_stops_in_the_midst_is_ended_with_all_that_it_decided(
     conn: Connection, database: Database
 ) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     async with database.acquire() as frozen:
         transaction = frozen.transaction()
         await transaction.start()
@@ -254,7 +254,7 @@ async def test_a_planner_that_stops_in_the_midst_is_ended_with_all_that_it_decid
 
 
 async def test_a_pool_is_switched_and_led_back_by_the_planner(conn: Connection) -> None:
-    pool, host = await a_pool(conn), await a_host(conn)
+    pool, host = await make_pool_row(conn), await make_host(conn)
     await plan_pools(conn, "host_1", host)
     [replica] = await replicas.list_all_replicas(conn, [pool.id])
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///a") == 1
@@ -269,7 +269,7 @@ async def test_a_pool_is_switched_and_led_back_by_the_planner(conn: Connection) 
 
 
 async def test_a_failed_revision_is_tried_again_only_where_nothing_else_serves(conn: Connection) -> None:
-    first, other = await a_pool(conn), await a_pool(conn, "other")
+    first, other = await make_pool_row(conn), await make_pool_row(conn, "other")
     await switch_revision(conn, other.id, 1)
     for pool in (first, other):
         await revisions.set_revision_state(conn, pool.id, 1, "failed", "no hub")

@@ -59,7 +59,7 @@ def shared(databases: Databases) -> Iterator[str]:
         "CREATE TRIGGER mine BEFORE INSERT ON {} EXECUTE FUNCTION refuse_change()",
     ],
 )
-async def test_the_database_refuses_gateways_every_change_of_what_is_only_added_to(
+async def test_the_database_refuses_gateways_every_change_of_append_only_tables(
     shared: str, table: str, statement: str
 ) -> None:
     column = {"audit_log": "sequence", "ledger": "attempt"}.get(table, "organization_id")
@@ -86,7 +86,7 @@ async def test_the_database_refuses_gateways_every_change_of_what_is_only_added_
         "UPDATE schema_migrations SET sha256 = ''",
     ],
 )
-async def test_gateways_have_no_way_round(shared: str, statement: str) -> None:
+async def test_gateways_cannot_get_around_the_refusals(shared: str, statement: str) -> None:
     conn = await asyncpg.connect(of_gateways(shared))
     try:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -95,7 +95,7 @@ async def test_gateways_have_no_way_round(shared: str, statement: str) -> None:
         await conn.close()
 
 
-async def test_every_table_with_a_trigger_against_changes_is_only_added_to_and_so_are_partitions(shared: str) -> None:
+async def test_every_table_with_a_trigger_against_changes_is_append_only_as_are_its_partitions(shared: str) -> None:
     conn = await asyncpg.connect(shared)
     try:
         assert {row["relname"] for row in await conn.fetch(_TRIGGERS)} == set(ADDED_TO)
@@ -119,7 +119,7 @@ async def test_a_right_that_was_given_by_hand_is_taken_back_by_the_next_migratio
         await conn.close()
 
 
-async def test_a_role_that_could_change_them_anyhow_is_refused_as_that_of_gateways(dsn: str) -> None:
+async def test_a_role_that_may_change_such_rows_is_refused_as_the_role_of_gateways(dsn: str) -> None:
     owner = await runtime_role(Dsns("postgresql://another", dsn))
     assert owner is not None and await runtime_role(Dsns(dsn, dsn)) is None
     with pytest.raises(MigrationRefused, match=f"role {owner} of DATABASE_URL is a superuser"):

@@ -18,13 +18,13 @@ async def num_organizations(database: Database) -> int:
         return count
 
 
-async def test_it_is_there_once_it_was_left_without_an_error(database: Database) -> None:
+async def test_a_transaction_that_ends_without_an_error_is_committed(database: Database) -> None:
     async with database.transaction() as conn:
         await conn.execute(INSERT)
     assert await num_organizations(database) == 1
 
 
-async def test_an_error_takes_all_of_it_back(database: Database) -> None:
+async def test_an_error_rolls_the_whole_transaction_back(database: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as conn:
             await conn.execute(INSERT)
@@ -32,7 +32,7 @@ async def test_an_error_takes_all_of_it_back(database: Database) -> None:
     assert await num_organizations(database) == 0
 
 
-async def test_a_timeout_takes_it_back_without_waiting_for_the_server(database: Database) -> None:
+async def test_a_timeout_rolls_the_transaction_back_without_waiting_for_the_server(database: Database) -> None:
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     with pytest.raises(TimeoutError):
@@ -43,7 +43,7 @@ async def test_a_timeout_takes_it_back_without_waiting_for_the_server(database: 
     assert await num_organizations(database) == 0
 
 
-async def test_a_bounded_part_of_a_process_leaves_connections_to_others(database: Database) -> None:
+async def test_a_part_of_a_process_with_a_bound_leaves_connections_to_other_parts(database: Database) -> None:
     bounded = database.bounded(1)
     async with bounded.transaction() as conn:
         await conn.execute(INSERT)

@@ -13,7 +13,7 @@ from gateway.domain.experiments.assignment import unit_digest
 from gateway.domain.experiments.feedback.vote_ids import signed_id
 from gateway.experiments.keys import ProjectKeys
 from gateway.support.cipher import Cipher
-from tests.gateway.content.conftest import everything
+from tests.gateway.content.conftest import all_rows_as_text
 from tests.gateway.evaluation.conftest import Site
 from tests.gateway.evaluation.furniture import put_experiment, put_unit
 
@@ -51,7 +51,7 @@ async def test_a_vote_about_an_unknown_unit_waits_once_however_many_experiments_
 async def test_comments_and_units_are_nowhere_in_the_tables(site: Site) -> None:
     await site.vote(unit="zoe@example.com", occurred_at=1_760_000_000, comment="a quince of a reply", id="zoe-1")
     async with await Database.connect(site.house.dsn) as database:
-        text = await everything(database)
+        text = await all_rows_as_text(database)
     for secret in ("zoe@example.com", "zoe-1", "a quince of a reply"):
         assert secret not in text
         assert secret.encode().hex() not in text

@@ -30,7 +30,7 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.postgres import dump
 from gateway.settings import Settings
 from gateway.support.cipher import Cipher
-from tests.gateway.content.conftest import everything
+from tests.gateway.content.conftest import all_rows_as_text
 from tests.gateway.experiments import books_rows
 from tests.gateway.experiments.books_rows import UnitRequest, send, unit, vote
 from tests.gateway.experiments.making import ArmOf, StartedExperiment, start_experiment
@@ -326,5 +326,5 @@ async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: P
     for number, gateway in enumerate(fleet.gateways):
         shown[f"metrics {number}"] = (await asyncio.to_thread(gateway.metrics)).encode()
     async with await Database.connect(fleet.dsn, max_size=1) as database:
-        shown["tables"] = (await everything(database)).encode()
+        shown["tables"] = (await all_rows_as_text(database)).encode()
     return shown

@@ -20,8 +20,8 @@ from gateway.files.stores import open_pieces
 from gateway.files.sweeper import Sweeper
 from gateway.support.cipher import Cipher
 from tests.gateway.conftest import House
+from tests.gateway.content.conftest import all_rows_as_text
 from tests.gateway.content.conftest import cipher as cipher
-from tests.gateway.content.conftest import everything
 from tests.gateway.limits.fleet import Key
 
 NEVER = "file_aaaaaaaaaaaaaaaaaaaaaaaa"
@@ -148,7 +148,7 @@ async def test_neither_name_nor_content_is_readable_at_rest_and_no_piece_can_be_
     assert numbers == list(range(-(-len(secret) // PIECE_BYTES)))
     pieces = [store.read(tenant.project_id, part, number) or b"" for number in numbers]
     assert all(b"secret" not in piece for piece in pieces)
-    rows = await everything(tables)
+    rows = await all_rows_as_text(tables)
     assert "secret-name" not in rows and b"secret-name".hex() not in rows
     for path in (Path(house.gateway.settings.file_store) / tenant.project_id).rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path

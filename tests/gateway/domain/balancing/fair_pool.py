@@ -1,6 +1,6 @@
 """Several replicas in virtual time, each with the engine's real scheduler, and gateways that balance over them.
 
-One step of all replicas is one unit. Heartbeats of both directions, which report service, are a number of steps apart.
+One step of all replicas is one unit of time. Engines and gateways report service to each other every few steps.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RunningRequest(msgspec.Struct):
 class FairPool:
     """A simulated pool, and its gateways.
 
-    tells: whether engines are told the service that tenants got elsewhere. spreads: whether the balancer knows the
-    tenant of a request.
+    tells: True: engines are told how much service tenants got from other replicas. spreads: True: the balancer knows
+    the tenant of a request.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FairPool:
         return [ttft for replica in self.replicas.values() for ttft in replica.ttfts[tenant]]
 
     def untold(self, tenant: str) -> float:
-        """Return the largest amount of a tenant's service elsewhere that some replica does not know of."""
+        """Return how much of a tenant's service by other replicas is unknown to the replica that knows least."""
         total = self.service(tenant)
         return max(
             total - each.service[tenant] - self.told_service[name, tenant] for name, each in self.replicas.items()

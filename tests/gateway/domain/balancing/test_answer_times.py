@@ -1,4 +1,4 @@
-"""A replica that is slow beside others counts for less, until it was not measured for a while."""
+"""A replica that answers more slowly than others gets fewer requests, until its times are too old to count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from tests.gateway.domain.balancing.pools import balancer_over, send
 
 
 def times(*first_ms: float, token_ms: float = 0.0) -> AnswerTimes:
-    """Return answer times with these first ms, recorded one after another, the last at 0 s."""
+    """Return answer times with recorded times to the first token.
+
+    first_ms: the milliseconds of each answer, recorded APART_S apart, the last one at 0 s. token_ms: milliseconds
+    for each further token.
+    """
     made = AnswerTimes()
     for number, each in enumerate(first_ms, 1 - len(first_ms)):
         made.answered(number * APART_S, each, token_ms)
@@ -35,7 +39,7 @@ def test_a_usual_time_is_a_median_of_a_few_answers_that_were_seen_lately() -> No
     assert times(50.0, 50.0, 50.0).usual_ms(FORGET_S) is None
 
 
-def test_a_wait_that_was_given_up_counts_where_it_was_longer_than_usual() -> None:
+def test_an_abandoned_wait_counts_if_it_was_longer_than_usual() -> None:
     usual = times(50.0, 50.0, 50.0)
     for number in range(9):
         usual.waited(number * APART_S, 5.0)
@@ -49,7 +53,7 @@ def test_a_wait_that_was_given_up_counts_where_it_was_longer_than_usual() -> Non
 
 
 def test_answers_of_one_moment_count_as_one() -> None:
-    """While a gateway stands still, the answers of all running requests come late together."""
+    """After a gateway was frozen, it sees the answers of all running requests late at one moment."""
     usual = times(*[50.0] * 9)
     for _ in range(24):
         usual.answered(APART_S, 550.0, 0.0)
@@ -76,17 +80,17 @@ def test_parts_fall_with_the_square_of_the_time() -> None:
 @pytest.mark.parametrize("kind", ["base", "adapters"])
 @pytest.mark.parametrize("num_at_once", [1, 8, 40])
 def test_a_replica_that_is_five_times_slower_gets_few_requests(kind: str, num_at_once: int) -> None:
-    """Each request of the slow replica runs as long as five of the others'."""
+    """A request of the slow replica runs five times as long as one of another replica."""
     balancer = balancer_over(2)
     slow = sorted(balancer.loads())[0]
     balancer.pace({slow: 1 / 16})
-    counts = run(balancer, slow, kind, num_at_once)
+    counts = requests_by_replica(balancer, slow, kind, num_at_once)
     assert counts[slow] <= 0.1 * counts.total(), counts
-    counts = run(balancer_over(2), slow, kind, num_at_once)
+    counts = requests_by_replica(balancer_over(2), slow, kind, num_at_once)
     assert counts[slow] > 0.1 * counts.total(), "by their number alone it would get more"
 
 
-def run(balancer: Balancer, slow: str, kind: str, num_at_once: int) -> Counter[str]:
+def requests_by_replica(balancer: Balancer, slow: str, kind: str, num_at_once: int) -> Counter[str]:
     """Return the number of requests that each replica got of 2,000, of which `num_at_once` run at one time."""
     counts, running = Counter[str](), list[tuple[float, str, Asked]]()
     now_s = 0.0

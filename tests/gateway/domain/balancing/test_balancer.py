@@ -15,17 +15,17 @@ from tests.gateway.domain.balancing.pools import CAPACITY, NOW_S, SLOTS, balance
 ADAPTERS = [f"adapter-{number}" for number in range(10_000)]
 
 
-def homes(balancer: Balancer) -> dict[str, str | None]:
+def assigned_replicas(balancer: Balancer) -> dict[str, str | None]:
     """Return the replica that each adapter is assigned to while nothing runs and nothing is resident."""
     return {adapter: balancer.pick(Asked(adapter)) for adapter in ADAPTERS}
 
 
 def test_a_new_replica_takes_over_at_most_two_of_64_parts_and_the_rest_stays() -> None:
     balancer = balancer_over(64)
-    before = homes(balancer)
+    before = assigned_replicas(balancer)
     balancer.add("new")
     balancer.update(picture("new"), NOW_S)
-    after = homes(balancer)
+    after = assigned_replicas(balancer)
     moved = [adapter for adapter in ADAPTERS if before[adapter] != after[adapter]]
     assert 0 < len(moved) <= len(ADAPTERS) * 2 / 64
     assert {after[adapter] for adapter in moved} == {"new"}
@@ -33,16 +33,16 @@ def test_a_new_replica_takes_over_at_most_two_of_64_parts_and_the_rest_stays() -
 
 def test_a_lost_replica_moves_its_own_adapters_alone() -> None:
     balancer = balancer_over(64)
-    before = homes(balancer)
+    before = assigned_replicas(balancer)
     balancer.remove("replica-7")
-    after = homes(balancer)
+    after = assigned_replicas(balancer)
     moved = [adapter for adapter in ADAPTERS if before[adapter] != after[adapter]]
     assert 0 < len(moved) <= len(ADAPTERS) * 2 / 64
     assert {before[adapter] for adapter in moved} == {"replica-7"}
 
 
 def test_adapters_spread_evenly_over_the_replicas() -> None:
-    counts = Counter(homes(balancer_over(64)).values())
+    counts = Counter(assigned_replicas(balancer_over(64)).values())
     assert len(counts) == 64
     assert max(counts.values()) <= 1.35 * len(ADAPTERS) / 64
 
@@ -52,7 +52,7 @@ def test_weights_give_shares_of_the_adapters() -> None:
     for name, weight in (("large", 3.0), ("small", 1.0)):
         balancer.add(name, weight)
         balancer.update(picture(name), NOW_S)
-    counts = Counter(homes(balancer).values())
+    counts = Counter(assigned_replicas(balancer).values())
     assert 0.72 <= counts["large"] / len(ADAPTERS) <= 0.78
 
 
@@ -96,7 +96,7 @@ def test_an_overloaded_home_is_left_for_the_next_in_order() -> None:
     assert balancer.pick(asked) not in (None, home)
 
 
-def test_what_was_sent_since_the_heartbeat_counts() -> None:
+def test_requests_sent_since_the_last_heartbeat_count_as_load() -> None:
     balancer = balancer_over(2)
     first = send(balancer, Asked("adapter", choices=60))
     assert balancer.loads()[first] == 60
@@ -105,7 +105,7 @@ def test_what_was_sent_since_the_heartbeat_counts() -> None:
     assert balancer.loads() == dict.fromkeys(names(2), 0)
 
 
-def test_what_other_gateways_send_is_taken_to_be_as_much() -> None:
+def test_other_gateways_are_assumed_to_send_as_many_requests() -> None:
     balancer = balancer_over(2)
     balancer.share_among(4)
     first = send(balancer, Asked("adapter"))
@@ -190,7 +190,7 @@ def test_a_starting_replica_takes_a_growing_part_of_the_adapters_and_never_gives
         for name in names(15):
             balancer.update(picture(name), now_s)
         balancer.update(picture("new", ready_since_s=NOW_S), now_s)
-        taken.append({adapter for adapter, home in homes(balancer).items() if home == "new"})
+        taken.append({adapter for adapter, home in assigned_replicas(balancer).items() if home == "new"})
     assert [len(before - after) for before, after in pairwise(taken)] == [0, 0, 0]
     shares = [len(each) / len(taken[-1]) for each in taken]
     assert 0.05 < shares[0] < 0.15 and 0.2 < shares[1] < 0.4 and 0.5 < shares[2] < 0.7
@@ -206,7 +206,7 @@ def test_a_starting_replica_is_full_with_a_part_of_the_load() -> None:
 
 def test_replicas_that_all_start_together_share_as_if_none_did() -> None:
     fresh, old = balancer_over(16, ready_since_s=NOW_S), balancer_over(16)
-    assert homes(fresh) == homes(old)
+    assert assigned_replicas(fresh) == assigned_replicas(old)
 
 
 def test_requests_for_the_base_spread_by_two_choices() -> None:

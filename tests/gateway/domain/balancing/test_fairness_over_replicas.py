@@ -18,11 +18,13 @@ QUIET = 2 * PLACES * NUM_REPLICAS
 """The number of requests that the victim keeps running: its share of the pool, and as many that wait."""
 
 
-def run(pool: FairPool, num_victim: int, num_noisy: int, weight: float = 1.0, num_steps: int = NUM_STEPS) -> float:
-    """Run a tenant of one adapter beside a tenant of 20.
+def share_of_victim(
+    pool: FairPool, num_victim: int, num_noisy: int, weight: float = 1.0, num_steps: int = NUM_STEPS
+) -> float:
+    """Run a tenant with one adapter, the victim, beside a noisy tenant with 20; return the victim's share of service.
 
-    num_victim, num_noisy: the requests that each has under way. Returns the victim's share of the pool's service after
-    the warm-up.
+    num_victim, num_noisy: the number of requests that each tenant has under way. weight: the victim's weight. The share
+    counts from the end of the warm-up.
     """
     chance = random.Random(0)
     victim = noisy = 0.0
@@ -42,20 +44,20 @@ def run(pool: FairPool, num_victim: int, num_noisy: int, weight: float = 1.0, nu
 
 
 @functools.cache
-def beside_many(weight: float) -> tuple[float, FairPool]:
-    """Return the share of a tenant beside one that has a hundred times as many requests under way, and the pool."""
+def share_beside_many(weight: float) -> tuple[float, FairPool]:
+    """Run a tenant beside one with a hundred times as many requests; return the first tenant's share, and the pool."""
     pool = FairPool(NUM_REPLICAS)
-    return run(pool, QUIET, 100 * QUIET, weight), pool
+    return share_of_victim(pool, QUIET, 100 * QUIET, weight), pool
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-def test_beside_a_hundred_times_as_many_requests_a_tenant_gets_its_weight_of_the_pool(weight: float) -> None:
-    share, _ = beside_many(weight)
+def test_a_tenant_gets_its_weight_of_the_pool_beside_a_hundred_times_as_many_requests(weight: float) -> None:
+    share, _ = share_beside_many(weight)
     assert share == pytest.approx(weight / (1 + weight), rel=0.1)
 
 
 def test_replicas_that_know_nothing_of_each_other_would_give_half_of_one_replica() -> None:
-    alone = run(FairPool(NUM_REPLICAS, tells=False, spreads=False), QUIET, 100 * QUIET)
+    alone = share_of_victim(FairPool(NUM_REPLICAS, tells=False, spreads=False), QUIET, 100 * QUIET)
     assert alone == pytest.approx(1 / 8, rel=0.1)
 
 
@@ -75,18 +77,18 @@ def test_a_tenant_on_two_of_four_replicas_gets_its_half_of_the_pool_there(tells:
     assert share == pytest.approx(expected, rel=0.1)
 
 
-def test_the_wait_for_the_first_token_is_as_beside_an_equal() -> None:
-    _, beside_noise = beside_many(1.0)
+def test_the_wait_for_the_first_token_is_as_short_as_beside_a_tenant_with_equal_load() -> None:
+    _, beside_noise = share_beside_many(1.0)
     beside_equal = FairPool(NUM_REPLICAS)
-    run(beside_equal, QUIET, QUIET)
+    share_of_victim(beside_equal, QUIET, QUIET)
     noisy, equal = (percentile(pool.ttfts("victim"), 0.99) for pool in (beside_noise, beside_equal))
     assert noisy <= 1.5 * equal
 
 
 def test_a_tenant_that_its_replica_can_serve_gets_all_it_asks_for_and_stays_there() -> None:
-    """Half of one replica's work is an eighth of the pool, and the tenant's share would be a half."""
+    """The tenant asks for half of one of four replicas, an eighth of the pool, though its weight would allow a half."""
     pool = FairPool(NUM_REPLICAS)
-    share = run(pool, PLACES // 2, 100 * QUIET)
+    share = share_of_victim(pool, PLACES // 2, 100 * QUIET)
     places = {name for name, replica in pool.replicas.items() if replica.service["victim"]}
     assert len(places) == 1
     assert share == pytest.approx(1 / 8, rel=0.15)

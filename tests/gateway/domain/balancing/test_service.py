@@ -20,7 +20,9 @@ uses = st.lists(
 
 
 @given(uses=uses)
-def test_a_replica_is_told_once_of_what_the_others_did(uses: list[tuple[str, str, float, int] | None]) -> None:
+def test_a_replica_is_told_once_of_the_service_by_other_replicas(
+    uses: list[tuple[str, str, float, int] | None],
+) -> None:
     service = PoolService()
     told: dict[tuple[str, str], float] = defaultdict(float)
     expected: dict[tuple[str, str], float] = defaultdict(float)
@@ -45,7 +47,7 @@ def test_amounts_are_kept_apart_and_divided_by_the_weight() -> None:
     assert service.elsewhere(REPLICAS) == {}
 
 
-def test_what_a_replica_that_has_left_did_still_counts() -> None:
+def test_service_by_a_replica_that_has_left_still_counts() -> None:
     service = PoolService()
     service.used("gone", "t", 1.0, completion_tokens=5)
     assert service.elsewhere(["a"]) == {"a": {"t": Service(0.0, 5.0, 0.0)}}

@@ -14,13 +14,11 @@ PLACES = 4
 SECOND_S = 1.0
 
 
-class Pool:
-    """A simulated pool with a number of places, whose lines take a second per unit of work; projects have endless
-    lines.
-    """
+class SimulatedPool:
+    """A simulated pool with a number of places, which serves projects with endless lines; lines end at random."""
 
     def __init__(self, most_work: dict[str, int], chance: random.Random) -> None:
-        """Begin with free places. most_work: the longest line of each project."""
+        """Begin with free places. most_work: the work of each project's longest line."""
         self.turns = Turns()
         self.got: Counter[str] = Counter()
         self.in_flight: list[tuple[str, int, float]] = []  # project, work, estimate
@@ -49,10 +47,10 @@ class Pool:
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 500), min_size=2, max_size=5))
 @settings(max_examples=100, deadline=None)
 def test_projects_that_ask_all_the_time_get_the_same_work(seed: int, most: list[int]) -> None:
-    """However long the lines of each are, and however wrong the estimates."""
+    """This holds however long each project's lines are, and however wrong the estimates of their work."""
     chance = random.Random(seed)
     most_work = {f"p{number}": each for number, each in enumerate(most)}
-    pool = Pool(most_work, chance)
+    pool = SimulatedPool(most_work, chance)
     bound = 2 * max(most) + 2 * PLACES * max(most)
     for _ in range(300):
         pool.second(list(most_work))
@@ -64,7 +62,7 @@ def test_projects_that_ask_all_the_time_get_the_same_work(seed: int, most: list[
 @settings(max_examples=50, deadline=None)
 def test_a_project_that_comes_later_waits_for_nothing_and_is_owed_nothing(seed: int) -> None:
     chance = random.Random(seed)
-    pool = Pool({"busy": 50, "late": 50}, chance)
+    pool = SimulatedPool({"busy": 50, "late": 50}, chance)
     for _ in range(chance.randint(10, 200)):
         pool.second(["busy"])
     before = pool.got.copy()

@@ -1,5 +1,7 @@
-"""Many experiments at once, looked at again and again: the room's formulas over arrays, which tests check against
-the room."""
+"""The statistics of `gateway.domain.experiments` over arrays, for many experiments that are looked at again and again.
+
+Tests check that these results equal those of the package.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ SHAPES: dict[str, Draw] = {
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """The sums of one arm, as arrays by experiment and look."""
+    """The sums of one arm, as arrays by experiment and look.
+
+    n: the number of units. y, x: the sums of the outcome and of the covariate. yy, xx, xy: the sums of their products.
+    """
 
     n: Floats
     y: Floats
@@ -35,7 +40,7 @@ class Arm(msgspec.Struct, frozen=True):
     xy: Floats
 
 
-def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
+def arm_sums_at_looks(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
     """Return the sums of control and treatment at each look.
 
     y, treated, x: arrays by experiment and unit. every: the units between two looks. x: the covariate; None: without
@@ -85,8 +90,9 @@ def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) ->
 
 
 class Counts:
-    """The computation of ln E for two counts with equal shares, from a table of ln gamma: see
-    `statistics.counts.log_e`.
+    """The computation of ln E for two counts with equal shares, as `statistics.counts.log_e` defines it.
+
+    concentration: the concentration of the prior. most: the largest sum of two counts.
     """
 
     def __init__(self, concentration: float, most: int) -> None:

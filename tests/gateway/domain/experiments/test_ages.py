@@ -22,8 +22,8 @@ EXPERIMENT = Experiment(
 )
 
 
-def watched(chance: np.random.Generator, effects: tuple[int, ...]) -> AgeEffects:
-    """Return the effects by age for units that spend about the same each day.
+def measured_effects(chance: np.random.Generator, effects: tuple[int, ...]) -> AgeEffects:
+    """Return the measured effects by age (days since exposure) for units that spend about the same each day.
 
     effects: by how much the treatment's units spend less, by age.
     """
@@ -42,17 +42,17 @@ def watched(chance: np.random.Generator, effects: tuple[int, ...]) -> AgeEffects
 def test_days_without_an_effect_make_no_false_trend(full: bool) -> None:
     chance, num_runs, any_day, any_trend = np.random.default_rng(5), RUNS_FULL if full else RUNS, 0, 0
     for _ in range(num_runs):
-        found = watched(chance, (0,) * NUM_DAYS)
+        found = measured_effects(chance, (0,) * NUM_DAYS)
         spans = [each.effect.interval for _, each in found.days]
         any_day += any(span.low > 0 or span.high < 0 for span in spans)
         any_trend += found.trend != "unclear"
     assert any_day <= 0.05 * num_runs and any_trend <= 0.05 * num_runs
     for _ in range(20):
-        assert watched(chance, (60,) * NUM_DAYS).trend == "unclear", "it stays"
+        assert measured_effects(chance, (60,) * NUM_DAYS).trend == "unclear", "it stays"
 
 
 def test_a_novelty_that_wears_off_is_fading_and_a_habit_that_comes_is_growing() -> None:
     chance = np.random.default_rng(6)
-    assert [watched(chance, (90, 45, 10, 0)).trend for _ in range(20)] == ["fading"] * 20
-    assert [watched(chance, (0, 10, 45, 90)).trend for _ in range(20)] == ["growing"] * 20
-    assert {watched(chance, (60, 20, -20, -60)).trend for _ in range(20)} == {"fading"}, "and where it turns"
+    assert [measured_effects(chance, (90, 45, 10, 0)).trend for _ in range(20)] == ["fading"] * 20
+    assert [measured_effects(chance, (0, 10, 45, 90)).trend for _ in range(20)] == ["growing"] * 20
+    assert {measured_effects(chance, (60, 20, -20, -60)).trend for _ in range(20)} == {"fading"}, "and where it turns"

@@ -58,7 +58,7 @@ def test_buckets_are_those_of_every_release(unit: str, expected: int) -> None:
     assert bucket(SEED, unit) == expected
 
 
-def test_the_page_has_vectors_that_hold() -> None:
+def test_the_published_test_vectors_of_assignment_hold() -> None:
     rows = re.findall(r"^\| `(.+)` \| `([0-9a-f]{32})` \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
     assert len(rows) >= 4
     for unit, digest, expected in rows:

@@ -12,14 +12,14 @@ from gateway.domain.experiments.calibration import PastUnit, calibrate
 from gateway.domain.experiments.sums import Unit
 
 
-def traffic(num_units: int, num_days: int = 28) -> list[PastUnit]:
+def past_units(num_units: int, num_days: int = 28) -> list[PastUnit]:
     """Return past units of which one in ten converts, with similar numbers each day."""
     rng = random.Random(7)
     return [PastUnit(100 + at * num_days // num_units, Unit(int(rng.random() < 0.1))) for at in range(num_units)]
 
 
 def test_own_traffic_raises_few_false_alarms_where_an_ordinary_test_raises_many(full: bool) -> None:
-    found = calibrate(traffic(8_400), "mean", num_runs=2_000 if full else 200)
+    found = calibrate(past_units(8_400), "mean", num_runs=2_000 if full else 200)
     assert (found.num_units, found.num_days) == (8_400, 28)
     assert found.num_false <= 0.05 * found.num_runs
     assert found.num_false_fixed >= 0.15 * found.num_runs
@@ -27,7 +27,7 @@ def test_own_traffic_raises_few_false_alarms_where_an_ordinary_test_raises_many(
 
 
 def test_more_days_find_smaller_effects_by_the_root_of_the_days() -> None:
-    found = calibrate(traffic(2_800), "mean", num_runs=1)
+    found = calibrate(past_units(2_800), "mean", num_runs=1)
     week, fortnight, month = found.horizons
     assert [each.units for each in found.horizons] == [700, 1_400, 2_800]
     assert week.effect / fortnight.effect == pytest.approx(math.sqrt(2))
@@ -49,12 +49,13 @@ def test_a_ratio_is_judged_by_units_and_not_by_requests() -> None:
 
 
 def test_the_same_seed_gives_the_same_and_another_one_other_splits() -> None:
-    alarms = [calibrate(traffic(2_800), "mean", num_runs=60, seed=seed).num_false_fixed for seed in (1, 1, 2, 3)]
+    alarms = [calibrate(past_units(2_800), "mean", num_runs=60, seed=seed).num_false_fixed for seed in (1, 1, 2, 3)]
     assert alarms[0] == alarms[1] and len(set(alarms)) > 1
 
 
 @pytest.mark.parametrize(
-    ("units", "num_runs", "param"), [([], 10, "metric"), (traffic(2, 1), 10, "metric"), (traffic(100), 20_001, "runs")]
+    ("units", "num_runs", "param"),
+    [([], 10, "metric"), (past_units(2, 1), 10, "metric"), (past_units(100), 20_001, "runs")],
 )
 def test_too_little_traffic_or_too_many_runs_are_refused(units: list[PastUnit], num_runs: int, param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

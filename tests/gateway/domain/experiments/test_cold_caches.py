@@ -13,7 +13,7 @@ from gateway.domain.experiments import quantiles
 from gateway.domain.experiments.definition import Guardrail
 from gateway.domain.experiments.results import SumsRow, Tally, TimesRow, UnitsRow, results_of
 from gateway.domain.experiments.sums import Sums
-from tests.gateway.domain.experiments.looks import first_beyond, t_log_e, t_values, watched
+from tests.gateway.domain.experiments.looks import arm_sums_at_looks, first_beyond, t_log_e, t_values
 from tests.gateway.domain.experiments.test_definition import GOOD
 
 EVERY = 20
@@ -56,7 +56,7 @@ def test_a_small_arm_of_the_same_adapter_looks_slower_and_an_equal_one_does_not(
     for _ in range(num_runs):
         treated = rng.random(num_units) < share
         times = times_to_first_token(rng, treated)
-        control, treatment = watched(times[None], treated[None], EVERY)
+        control, treatment = arm_sums_at_looks(times[None], treated[None], EVERY)
         log_e = t_log_e(t_values(control, treatment), control.n + treatment.n, 500)
         found += bool(first_beyond(log_e, 0.05)[0] < log_e.shape[1])
     print(f"A/A of times to the first token, {share:.0%} treated: {found / num_runs:.1%} false")

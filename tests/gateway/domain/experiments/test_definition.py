@@ -118,7 +118,7 @@ def test_metadata_may_name_the_unit() -> None:
     check_definition(experiment_with(unit=UnitSource("metadata.customer")), OWN)
 
 
-def test_what_moves_nobody_may_change_after_the_start() -> None:
+def test_changes_that_move_no_exposed_unit_are_allowed_after_the_start() -> None:
     more = msgspec.structs.replace(METRICS, guardrails=(*METRICS.guardrails, Guardrail("refusal_rate")))
     for allowed in (
         experiment_with(coverage=10_000),
@@ -147,7 +147,7 @@ def test_what_moves_nobody_may_change_after_the_start() -> None:
         ("metrics.guardrails", experiment_with(metrics=msgspec.structs.replace(METRICS, guardrails=()))),
     ],
 )
-def test_all_else_is_refused_by_name(param: str, bad: Experiment) -> None:
+def test_every_other_change_after_the_start_is_refused_by_its_field(param: str, bad: Experiment) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_change(GOOD, bad)
     assert refused.value.param == param
@@ -188,7 +188,7 @@ def _is_allowed(state: Any, verb: Any) -> bool:
     return True
 
 
-def test_names_of_metrics() -> None:
+def test_names_of_metrics_are_checked() -> None:
     found = read_metric("ttft_ms.p95")
     assert found is not None and (found.name, found.quantile) == ("ttft_ms", 0.95)
     assert read_metric("thumbs_up", OWN) is not None

@@ -28,7 +28,7 @@ def proportion(n: int, p: float) -> Mean:
     ("alpha", "u", "radius"),
     [(0.05, 8.211968, 3.035122), (0.01, 11.756371, 3.571606), (0.001, 16.688421, 4.205760)],
 )
-def test_where_intervals_are_tightest(alpha: float, u: float, radius: float) -> None:
+def test_the_tightest_point_of_intervals_has_its_published_value(alpha: float, u: float, radius: float) -> None:
     assert sequences.tightest_u(alpha) == near(u)
     assert sequences.normal_radius(sequences.tightest_u(alpha), alpha) == near(radius)
 
@@ -37,12 +37,12 @@ def test_where_intervals_are_tightest(alpha: float, u: float, radius: float) -> 
     ("n", "p_a", "p_b", "half"),
     [(2_500, 0.1, 0.12, 0.0268466829), (500, 0.1, 0.12, 0.0662006756), (10_000, 0.1, 0.11, 0.0135719415)],
 )
-def test_the_asymptotic_interval(n: int, p_a: float, p_b: float, half: float) -> None:
+def test_the_asymptotic_interval_has_its_published_width(n: int, p_a: float, p_b: float, half: float) -> None:
     se = math.sqrt(proportion(n, p_a).variance + proportion(n, p_b).variance)
     assert se * sequences.normal_radius(sequences.information(2 * n, 5_000, 0.05), 0.05) == near(half)
 
 
-def test_the_asymptotic_e_value() -> None:
+def test_the_asymptotic_e_value_has_its_published_value() -> None:
     log_e = sequences.normal_log_e(0.02 / 0.0088453378, sequences.tightest_u(0.05))
     assert math.exp(log_e) == near(3.217146)
     assert sequences.p_value(log_e) == near(0.310835)
@@ -53,13 +53,13 @@ def test_the_asymptotic_e_value() -> None:
     ("t", "degrees", "e", "normal"),
     [(2.5, 98, 4.995519, 5.341546), (4, 98, 246.181487, 412.119778), (4, 10, 26.160128, 412.119778)],
 )
-def test_the_t_form(t: float, degrees: int, e: float, normal: float) -> None:
+def test_the_e_value_in_its_t_form_has_its_published_values(t: float, degrees: int, e: float, normal: float) -> None:
     assert math.exp(sequences.t_log_e(t, degrees, 8.212)) == near(e)
     assert math.exp(sequences.normal_log_e(t, 8.212)) == near(normal)
 
 
 @pytest.mark.parametrize(("degrees", "radius"), [(10, 3.793839), (30, 3.255547), (98, 3.099839), (998, 3.041377)])
-def test_the_radius_of_the_t_form(degrees: int, radius: float) -> None:
+def test_the_radius_of_the_t_form_has_its_published_values(degrees: int, radius: float) -> None:
     assert sequences.t_radius(degrees, sequences.tightest_u(0.05), 0.05) == near(radius)
 
 
@@ -69,7 +69,7 @@ def test_too_few_units_have_no_interval() -> None:
     assert sequences.t_log_e(9.0, 0, 8.0) == 0
 
 
-def test_the_one_sided_bound() -> None:
+def test_the_one_sided_bound_has_its_published_value() -> None:
     assert sequences.one_sided_u(0.05) == near(6.638352)
     assert sequences.one_sided_radius(sequences.one_sided_u(0.05), 0.05) == near(2.778515)
 
@@ -80,7 +80,7 @@ def test_levels_are_within_0_and_1(alpha: float) -> None:
         sequences.tightest_u(alpha)
 
 
-def test_significant_is_what_leaves_the_interval_and_no_unit_of_the_metric_matters() -> None:
+def test_an_effect_outside_its_interval_is_significant_in_any_unit_of_the_metric() -> None:
     rng = random.Random(2)
     for _ in range(500):
         n = rng.randrange(2, 3_000)
@@ -102,12 +102,14 @@ def test_significant_is_what_leaves_the_interval_and_no_unit_of_the_metric_matte
         ((820, 110, 70), (0.8, 0.1, 0.1), (2.882110, 2.098914, 0.393731, 2.215272)),
     ],
 )
-def test_sample_ratios(found: tuple[int, ...], shares: tuple[float, ...], expected: tuple[float, ...]) -> None:
+def test_tests_of_sample_ratios_have_their_published_values(
+    found: tuple[int, ...], shares: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
     logs = [counts.log_e(found, shares, k) for k in counts.SRM_CONCENTRATIONS]
     assert [*logs, counts.srm_log_e([EpochCounts(found, shares)])] == [near(each) for each in expected]
 
 
-def test_sample_ratios_over_epochs() -> None:
+def test_sample_ratios_are_tested_over_epochs_together() -> None:
     first, second = EpochCounts((520, 480), (0.5, 0.5)), EpochCounts((640, 340), (0.6, 0.4))
     assert counts.log_e_of_epochs([first], 1_000) == near(0.053528)
     assert counts.log_e_of_epochs([second], 1_000) == near(2.538366)
@@ -115,12 +117,12 @@ def test_sample_ratios_over_epochs() -> None:
 
 
 @pytest.mark.parametrize(("k", "log_e"), [(2, 3.454324), (10, 3.377912), (100, 1.274879)])
-def test_errors_by_arm(k: float, log_e: float) -> None:
+def test_tests_of_errors_by_arm_have_their_published_values(k: float, log_e: float) -> None:
     assert counts.log_e((10, 30), (0.5, 0.5), k) == near(log_e)
     assert counts.is_beyond(log_e, 0.05) == (log_e > 3)
 
 
-def test_arms_that_get_nothing_count_nothing() -> None:
+def test_an_arm_of_share_0_is_ignored_unless_it_has_units() -> None:
     assert counts.log_e((10, 0, 30), (0.5, 0, 0.5), 10) == near(3.377912)
     assert counts.srm_log_e([EpochCounts((10, 1), (1, 0))]) == math.inf
     assert sequences.p_value(math.inf) == 0
@@ -135,7 +137,7 @@ def test_uneven_weights_are_no_alarm(num_units: int) -> None:
     ("t", "p", "k", "bounds"),
     [(1_000, 0.5, 100, (453, 547)), (1_000, 0.95, 100, (928, 969)), (10_000, 0.99, 1_000, (9_868, 9_928))],
 )
-def test_ranks_of_quantiles(t: int, p: float, k: float, bounds: tuple[int, int]) -> None:
+def test_ranks_of_quantiles_have_their_published_bounds(t: int, p: float, k: float, bounds: tuple[int, int]) -> None:
     assert quantiles.rank_bounds(t, p, k, 0.05) == bounds
 
 
@@ -198,7 +200,7 @@ def test_ratios_are_of_sums_and_no_mean_of_ratios() -> None:
 
 
 @pytest.mark.parametrize(("radius", "low", "high"), [(1.959964, 0.024655, 0.409001), (3.035122, -0.061053, 0.543374)])
-def test_relative_effects(radius: float, low: float, high: float) -> None:
+def test_intervals_of_relative_effects_have_their_published_ends(radius: float, low: float, high: float) -> None:
     found = effects.relative_interval(proportion(2_500, 0.1), proportion(2_500, 0.12), radius)
     assert found is not None
     assert (found.low, found.high) == (near(low), near(high))
@@ -276,7 +278,7 @@ def test_a_judge_shortens_what_humans_say_without_bias() -> None:
         (250_000, 250_000, 20, 9_811.1),
     ],
 )
-def test_sizes(a: float, b: float, effect: float, units: float) -> None:
+def test_planned_sizes_have_their_published_values(a: float, b: float, effect: float, units: float) -> None:
     assert sizes.units_per_arm(a, b, effect) == pytest.approx(units, abs=0.05)
     assert sizes.units_per_arm_anytime(a, b, effect) == math.ceil(sizes.units_per_arm(a, b, effect) * 1.62)
     assert sizes.power_of(a, b, effect, units) == pytest.approx(0.8, abs=1e-4)
@@ -296,7 +298,8 @@ def test_days_until_an_effect_is_found_are_said_beforehand() -> None:
 
 
 def test_sums_are_the_same_in_any_order_of_events() -> None:
-    """A vote, its change, a late one, a withdrawn one and a forgotten unit commute, and equal a recount."""
+    """A vote, a changed, a late and a withdrawn vote, and a forgotten unit, in any order, give the sums of a
+    recount."""
     events = [
         change(None, Unit(1, x=3)),
         change(Unit(1, x=3), Unit(0, x=3)),
@@ -319,7 +322,7 @@ def test_sums_of_integers_are_exact_however_far_from_0() -> None:
 
 
 def test_failures_count_as_failures() -> None:
-    """The treatment fails for a tenth of units: an effect of -.08 on .80; counting successes alone would show none."""
+    """A tenth of the treatment's units fail, which lowers .80 by .08; without failures no effect would show."""
     means = effects.compare_arms([(successes(1_000, 800), successes(1_000, 720))])
     finished = effects.compare_arms([(successes(1_000, 800), successes(900, 720))])
     assert means is not None and finished is not None

@@ -24,9 +24,11 @@ HUMAN_SHARE = 0.05
 Key = tuple[str, int, int]
 
 
-def drawn(chance: random.Random, mean: float, off: float, arm: int, epoch: int = 1) -> dict[Key, Sums]:
-    """Return the sums of an arm whose people like a share of the answers; a judge likes more, and a twentieth is
-    labelled.
+def random_arm_sums(chance: random.Random, mean: float, off: float, arm: int, epoch: int = 1) -> dict[Key, Sums]:
+    """Return the random sums of an arm with votes of a judge on all answers, and of people on a twentieth of them.
+
+    mean: the probability that people like an answer. off: the probability that the judge likes an answer that it would
+    otherwise dislike.
     """
     units = []
     for _ in range(1_000):
@@ -50,20 +52,20 @@ def effect(sums: dict[Key, Sums]) -> JudgedEffect:
 def test_a_judge_that_is_kinder_to_one_arm_makes_no_effect_and_hides_none() -> None:
     chance, held, by_judge, narrower = random.Random(9), 0, 0, 0
     for _ in range(NUM_RUNS):
-        found = effect(drawn(chance, 0.5, 0.0, 0) | drawn(chance, 0.5, 0.4, 1))
+        found = effect(random_arm_sums(chance, 0.5, 0.0, 0) | random_arm_sums(chance, 0.5, 0.4, 1))
         held += found.effect.interval.low <= 0 <= found.effect.interval.high
         by_judge += found.by_judge > 0.1
         narrower += found.effect.se < found.by_people.se
     assert held / NUM_RUNS >= 0.95
     assert by_judge == NUM_RUNS, "the judge alone would have it always"
     assert narrower / NUM_RUNS >= 0.9
-    better = effect(drawn(chance, 0.2, 0.4, 0) | drawn(chance, 0.8, 0.0, 1))
+    better = effect(random_arm_sums(chance, 0.2, 0.4, 0) | random_arm_sums(chance, 0.8, 0.0, 1))
     assert better.effect.interval.low > 0
     assert better.effect.log_e >= -math.log(0.05), "0 leaves the interval as the E-value says"
 
 
 def test_a_ramp_with_a_judge_is_no_effect() -> None:
-    """The split is ninety to ten in a good week and even in a bad one; neither arm is better in either week."""
+    """The arms get 90 and 10 % of units in a good week, and 50 % each in a bad week; they are equally good in each."""
     chance, held = random.Random(3), 0
     for _ in range(40):
         sums: dict[Key, Sums] = {}
@@ -85,7 +87,7 @@ def test_a_ramp_with_a_judge_is_no_effect() -> None:
 
 def test_each_arm_is_what_the_formula_gives() -> None:
     chance = random.Random(4)
-    sums = drawn(chance, 0.5, 0.2, 0) | drawn(chance, 0.6, 0.2, 1)
+    sums = random_arm_sums(chance, 0.5, 0.2, 0) | random_arm_sums(chance, 0.6, 0.2, 1)
     found = effect(sums)
     for arm, mean in enumerate((found.control, found.treatment)):
         own = prediction_powered(sums[both_key("good"), 1, arm], sums[judge_key("good"), 1, arm])
@@ -106,6 +108,6 @@ def test_a_unit_has_the_mean_of_its_votes_and_no_judge_is_in_the_metric_itself()
 @pytest.mark.parametrize("missing", [both_key("good"), judge_key("good")])
 def test_nothing_is_said_without_labels_or_without_a_judge(missing: str) -> None:
     chance = random.Random(1)
-    sums = drawn(chance, 0.5, 0.0, 0) | drawn(chance, 0.5, 0.0, 1)
+    sums = random_arm_sums(chance, 0.5, 0.0, 0) | random_arm_sums(chance, 0.5, 0.0, 1)
     sums[missing, 1, 1] = sums_of([Unit(1, 1)])
     assert judged_effect(sums, "good", 1, alpha=0.05, tightest_at=2_000) is None

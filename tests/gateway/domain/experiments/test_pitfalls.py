@@ -19,7 +19,7 @@ PITFALLS: dict[str, tuple[str, ...]] = {
     ),
     "asymptotics at ten units": (f"{DOMAIN}/test_watched.py::test_the_first_units_make_no_false_alarms",),
     "the unit of a metric changes its verdict": (
-        f"{DOMAIN}/test_formulas.py::test_significant_is_what_leaves_the_interval_and_no_unit_of_the_metric_matters",
+        f"{DOMAIN}/test_formulas.py::test_an_effect_outside_its_interval_is_significant_in_any_unit_of_the_metric",
     ),
     "peeking within units whose outcomes grow": (
         f"{DOMAIN}/test_watched.py::test_outcomes_count_once_their_window_has_closed",
@@ -36,7 +36,7 @@ PITFALLS: dict[str, tuple[str, ...]] = {
     ),
     "the hash changes in a release": (
         f"{DOMAIN}/test_assignment.py::test_buckets_are_those_of_every_release",
-        f"{DOMAIN}/test_assignment.py::test_the_page_has_vectors_that_hold",
+        f"{DOMAIN}/test_assignment.py::test_the_published_test_vectors_of_assignment_hold",
     ),
     "assignment by request or by key": (
         f"{ROUTES}/test_experiments.py::test_one_unit_has_one_arm_everywhere",

@@ -18,11 +18,11 @@ from tests.gateway.domain.experiments.looks import (
     SHAPES,
     Arm,
     Counts,
+    arm_sums_at_looks,
     first_beyond,
     normal_log_e,
     t_log_e,
     t_values,
-    watched,
 )
 
 EVERY = 20
@@ -58,7 +58,7 @@ def test_watching_makes_no_false_alarms(shape: str, full: bool) -> None:
     found, naive = 0, 0
     for _ in range(num_runs // CHUNK):
         y = SHAPES[shape](rng, (CHUNK, num_units))
-        control, treatment = watched(y, rng.random(y.shape) < 0.5, EVERY)
+        control, treatment = arm_sums_at_looks(y, rng.random(y.shape) < 0.5, EVERY)
         t = t_values(control, treatment)
         log_e = t_log_e(t, control.n + treatment.n, tightest_at)
         check_against_the_room(control, treatment, log_e, tightest_at, False)
@@ -76,7 +76,7 @@ def test_the_first_units_make_no_false_alarms(shape: str, full: bool) -> None:
     num_runs = 2_000 if full else 400
     rng = np.random.default_rng(11)
     y = SHAPES[shape](rng, (num_runs, 1_000))
-    control, treatment = watched(y, rng.random(y.shape) < 0.5, 1)
+    control, treatment = arm_sums_at_looks(y, rng.random(y.shape) < 0.5, 1)
     t, n = t_values(control, treatment), control.n + treatment.n
     found = (first_beyond(t_log_e(t, n, 100), 0.05) < t.shape[1]).mean()
     asymptotic = (first_beyond(normal_log_e(t, n, 100), 0.05) < t.shape[1]).mean()
@@ -115,7 +115,7 @@ def test_effects_are_found_with_little_more_than_the_fixed_size(full: bool) -> N
     found = 0
     for _ in range(num_runs // CHUNK):
         treated = rng.random((CHUNK, num_units)) < 0.5
-        control, treatment = watched(rng.standard_normal(treated.shape) + effect * treated, treated, EVERY)
+        control, treatment = arm_sums_at_looks(rng.standard_normal(treated.shape) + effect * treated, treated, EVERY)
         log_e = t_log_e(t_values(control, treatment), control.n + treatment.n, round(fixed))
         check_against_the_room(control, treatment, log_e, round(fixed), False)
         found += int((first_beyond(log_e, 0.05) < log_e.shape[1]).sum())
@@ -133,11 +133,11 @@ def test_a_covariate_shortens_the_wait_and_makes_no_false_alarms(full: bool) -> 
         noise = rng.standard_normal(x.shape) * math.sqrt(1 - 0.49)
         treated = rng.random(x.shape) < 0.5
         for adjusted in (True, False):
-            control, treatment = watched(0.7 * x + noise + 0.1 * treated, treated, EVERY, x)
+            control, treatment = arm_sums_at_looks(0.7 * x + noise + 0.1 * treated, treated, EVERY, x)
             log_e = t_log_e(t_values(control, treatment, adjusted=adjusted), control.n + treatment.n, 5_000)
             check_against_the_room(control, treatment, log_e, 5_000, adjusted)
             waits[adjusted].append(first_beyond(log_e, 0.05))
-        control, treatment = watched(0.7 * x + noise, treated, EVERY, x)
+        control, treatment = arm_sums_at_looks(0.7 * x + noise, treated, EVERY, x)
         null = t_log_e(t_values(control, treatment, adjusted=True), control.n + treatment.n, 5_000)
         false += int((first_beyond(null, 0.05) < null.shape[1]).sum())
     plain, cuped = (float(np.median(np.concatenate(waits[adjusted]))) * EVERY for adjusted in (False, True))
