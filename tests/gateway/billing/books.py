@@ -27,7 +27,7 @@ def month_before(start: datetime.date, months: int = 1) -> datetime.date:
 
 
 def instant_in(month: datetime.date, day: int = 10) -> datetime.datetime:
-    """Return noon of a day of a month. month: its first day. day: the day of the month."""
+    """Return noon of a day of a month. month: the first day of the month. day: the number of the day."""
     return datetime.datetime(month.year, month.month, day, 12, tzinfo=datetime.UTC)
 
 
