@@ -149,7 +149,7 @@ class Device(msgspec.Struct, frozen=True):
     adapter_bytes: int
     """Bytes for adapters in slots."""
     transfers: Transfers
-    """The copies of adapters to the device."""
+    """Copies small tensors between the host and the device."""
     choose: Choose
     """Chooses token ids from logits on the device."""
     make_path: Callable[[AdapterIn], DevicePath]

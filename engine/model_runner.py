@@ -173,7 +173,7 @@ class LaunchedStep(msgspec.Struct, frozen=True):
     order: Many[int]
     """The order in which the plan's decodes are computed."""
     wanted: list[ChunkRows]
-    """The rows of each chunk, in that order."""
+    """The rows that each chunk needs: the decodes' in `order`, then the prefills'."""
     halfway: Event
     """The event that the device reaches in the middle of the step."""
     tokens: PendingTokens | None
@@ -181,7 +181,7 @@ class LaunchedStep(msgspec.Struct, frozen=True):
     scores: list[PendingLogprobs]
     """The log-probabilities of prompts' tokens, in parts of LOGPROB_ROWS rows."""
     pooled: list[FetchedTensor | None]
-    """The pooled hidden states of each chunk, in that order."""
+    """The pooled hidden states of each chunk of `wanted`; None for a chunk that pools nothing."""
 
     def await_half(self) -> None:
         """Wait until the device is halfway through the step."""

@@ -72,7 +72,7 @@ class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     parameters: dict[str, Any]
     """The JSON schema of the arguments, which are an object."""
     label: str
-    """The name of that schema in refusals."""
+    """The name of the arguments' schema in refusals."""
     input_lark: str = ""
     """The grammar of TEXT, before JSON escapes it, where the arguments are `{"input": TEXT}`; empty for all others."""
 
@@ -326,7 +326,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_num_seqs: int
     """The most choices that run at once."""
     max_waiting: int
-    """The most choices that may wait besides."""
+    """The most choices that may wait, beside those that run."""
     block_size: int
     """The tokens of one block of the KV cache."""
     num_blocks: int
@@ -477,7 +477,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
     request_id: str
     num_kept_tokens: int | None = None
-    """The number of that choice's completion tokens that count (a stop string was found in the text after them), the
+    """The number of the choice's completion tokens that count (a stop string was found in the text after them), the
     rest being discarded; None counts all."""
     index: int | None = None
     """The index of the choice to stop; None stops the whole request."""

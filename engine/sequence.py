@@ -68,7 +68,7 @@ class Sequence(msgspec.Struct, eq=False):
     token_ids: list[int]
     """The prompt, then the completion, as far as they are known."""
     seed: int
-    """The request's seed plus index, or one drawn for it plus index."""
+    """The seed of the draws: the request's own seed, or one drawn for the request, plus `index`."""
     arrived_s: float
     index: int = 0
     """The index of the choice in its request."""

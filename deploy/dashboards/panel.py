@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 SCHEMA_VERSION = 39
-"""Grafana's version of the format, of Grafana 11; newer ones convert it."""
+"""Grafana's version of the format, of Grafana 11; newer Grafanas convert such files."""
 WIDTH, HEIGHT = 24, 8
 """The columns of a dashboard, and the rows of a panel."""
 

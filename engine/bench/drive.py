@@ -36,7 +36,7 @@ class Trace(msgspec.Struct):
     """The time of each token of token_ids; a step with drafts brings several at once."""
     final: Final | None = None
     ended_s: float = math.inf
-    """The time at which the request ended, by the same clock; infinity while it runs."""
+    """The time at which the request ended, by the monotonic clock; infinity while it runs."""
 
     @property
     def ttft_s(self) -> float:

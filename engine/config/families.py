@@ -1,4 +1,4 @@
-"""The families that the engine's own code computes: for each `model_type` one row, with what it has beside Llama.
+"""The families that the engine's own code computes: for each `model_type` one row, with its differences from Llama.
 
 A row says what transformers' configuration class says: the values of keys that a `config.json` may leave out, the keys
 that this family alone has, and what they mean as fields of `ModelConfig`. Knows no file and no tensor.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 FILE_NAME = "model.gguf"
-"""A GGUF file in the folder of a prepared model, whose weights it holds instead of files of safetensors."""
+"""The name of the GGUF file in the folder of a prepared model whose weights are not in files of safetensors."""
 
 BLOCKS = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
@@ -32,13 +32,13 @@ ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
 """Architectures whose files are served as they are, and whether rows of queries and keys have another order in them."""
 
 ROTATION_FACTORS = "rope_freqs.weight"
-"""A tensor of factors by which long wavelengths of the rotation are stretched, as Llama 3.1 has them."""
+"""The name of the tensor of factors by which long wavelengths of the rotation are stretched, as Llama 3.1 has them."""
 
 SIZES = ("context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count")
 """The keys, after that of the architecture, that say how large a file's model is."""
 
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Tensors of LongRoPE's factors, as Phi-3 has them."""
+"""The names of the tensors of LongRoPE's factors, as Phi-3 has them."""
 
 Found = TypeVar("Found")
 

@@ -170,7 +170,7 @@ class ExpertNames(NamedTuple):
     gate_up: str = "mlp.experts.gate_up_proj"
     """The tensor of all experts' gates and ups, in checkpoints that have them in one."""
     downs: str = "mlp.experts.down_proj"
-    """The tensor of all experts' downs, in the same checkpoints."""
+    """The tensor of all experts' downs, in checkpoints that have them in one."""
 
 
 class Experts(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     """The number of the text's tokens."""
     divergence_nats: float
-    """The mean Kullback-Leibler divergence of float32's predictions to these."""
+    """The mean Kullback-Leibler divergence of float32's predictions to the predictions in the format, in nats."""
     perplexity_ratio: float
     """The perplexity of the text in the format, divided by that in float32."""
 

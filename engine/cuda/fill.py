@@ -100,7 +100,7 @@ class _LastStep(NamedTuple):
     fields: StepFields[NDArray[Any]]
     """The fields into which the last step was written."""
     tables: list[list[list[int]]]
-    """The sequences' own block tables, which grow, by their numbers."""
+    """For each number of a block table the sequences' own tables, which grow, in the order of rows."""
     output_rows: Many[int]
     """The rows whose hidden states were wanted, which chose the tokens."""
 

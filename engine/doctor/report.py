@@ -33,7 +33,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     """The load average of the last minute."""
     busy: float
-    """Processors' worth of time that other processes used while this was measured."""
+    """Processors' worth of time that other processes used while the machine was watched."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +62,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int
     """Bytes of the matrices that one step reads."""
     floor_ms: float
-    """The time that reading these bytes takes at that rate."""
+    """Milliseconds that reading weights_bytes takes at read_gb_per_s."""
     products_ms: float
-    """The median time of one step's products for one row."""
+    """Milliseconds that one step's products for one row take, the median."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ class FusedPart(NamedTuple):
     first: int
     """The first row in the tensor."""
     num_rows: int
-    """The rows of the tensor."""
+    """The number of all rows of the tensor."""
 
 
 def part_of(name: str, config: ModelConfig) -> FusedPart | None:

@@ -422,12 +422,12 @@ class BatchWork:
 
 
 class _Peaks(msgspec.Struct):
-    """The largest numbers of a minute."""
+    """The largest numbers that occurred in a minute."""
 
     num_blocks: int = 0
-    """Blocks of interactive requests."""
+    """The most blocks that interactive requests held at once."""
     num_rows: int = 0
-    """Sequences of the band in one step."""
+    """The most sequences of the batch band that one step computed."""
 
 
 def _service(chunk: Chunk) -> float:

@@ -19,7 +19,7 @@ class Progress(msgspec.Struct):
     """The progress of a sequence by one chunk."""
 
     num_computed: int
-    """The sequence's tokens up to the chunk's end, as far as drafts were right."""
+    """The number of the sequence's tokens up to the chunk's end, as far as drafts were right."""
     num_new: int = 0
     """New completion tokens, the stopping one included."""
     delta: Delta | None = None

@@ -38,7 +38,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     lengthening: float = 0.15
     """The factor, less 1, by which batch work may lengthen a step in which interactive requests are computed."""
     step_s: float = 0.030
-    """The longest step of batch work alone, as predicted."""
+    """The longest predicted time, in seconds, of a step of batch work alone."""
     efficiency: float = 0.0
     """A step of batch work alone may be longer than step_s, if that is needed to reach this part of the efficiency of
     steps with all sequences."""

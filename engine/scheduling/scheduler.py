@@ -250,8 +250,8 @@ class Scheduler:
     def schedule(self, paused: Plan | None = None) -> Plan:
         """Return the next step, whose blocks are already handed out.
 
-        It is also empty while pending tokens must be known first. paused: a launched plan, all of batch work, whose
-        step pauses: then only interactive requests are planned.
+        The plan is also empty while pending tokens must be known first. paused: a launched plan, all of batch work,
+        whose step pauses: then only interactive requests are planned.
         """
         self._age_recent_use()
         if self._awaits_tokens(paused):

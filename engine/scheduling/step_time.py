@@ -43,11 +43,11 @@ class StepLoad(msgspec.Struct):
     """The amounts that one step computes."""
 
     num_rows: int = 0
-    """Sequences, drafts included."""
+    """The number of sequences, plus the number of drafts."""
     num_prompt_tokens: int = 0
-    """Tokens of parts of prompts."""
+    """The number of prompt tokens."""
     num_context_tokens: int = 0
-    """Cached tokens that the rows attend to, summed over all sequences."""
+    """The number of tokens that sequences attend to, summed over all sequences."""
 
     @classmethod
     def of(cls, decodes: Iterable[Chunk], prefills: Iterable[Chunk]) -> StepLoad:
@@ -69,7 +69,7 @@ class StepLoad(msgspec.Struct):
         self.num_context_tokens += num_context_tokens
 
     def add_prompt(self, first: int, num_tokens: int) -> None:
-        """Add a part of a prompt."""
+        """Add a part of a prompt. first: the position of its first token. num_tokens: the tokens that are computed."""
         self.num_rows += 1
         self.num_prompt_tokens += num_tokens
         self.num_context_tokens += first + num_tokens
@@ -79,13 +79,13 @@ class StepCosts(NamedTuple):
     """The coefficients of the fit of step times at one moment, in seconds."""
 
     base_s: float
-    """Seconds of any step."""
+    """Seconds that a step takes whatever it computes."""
     row_s: float
-    """Seconds of a sequence or draft."""
+    """Seconds that each sequence, and each draft, adds."""
     prompt_token_s: float
-    """Seconds of a prompt token."""
+    """Seconds that each prompt token adds."""
     context_token_s: float
-    """Seconds of a cached token that is attended to."""
+    """Seconds that each token adds which a sequence attends to."""
 
     def seconds(self, load: StepLoad) -> float:
         """Return how long a step will take."""

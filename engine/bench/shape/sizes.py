@@ -81,7 +81,7 @@ class Sizes(NamedTuple):
     few_registered: int = 5
     """The number of adapters in the run with which the run of `registered` adapters is compared."""
     requests: int = 512
-    """Requests of each of these two runs, with few and with many adapters."""
+    """Requests of the run with `registered` adapters, and of the one with `few_registered`."""
     background: int = 32
     """Streams with an adapter each, beside which loads happen."""
     loads: int = 32

@@ -22,10 +22,10 @@ from engine.models.general.interface import STEPS
 
 
 class ModelKind(NamedTuple):
-    """A kind of models of transformers."""
+    """A kind of models: the class that makes them, and tensors that their files may lack, or have without use."""
 
     auto_class: Any
-    """The class that makes such models."""
+    """The class of transformers that makes models of this kind, such as `AutoModelForCausalLM`."""
     optional_weights: tuple[str, ...] = ()
     """Beginnings of the names of weights that may be missing, since nothing is computed by them."""
     ignored_tensors: tuple[str, ...] = ()
