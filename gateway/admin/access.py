@@ -19,9 +19,9 @@ from litestar.types import HTTPScope
 from gateway.admin.services import AdminServices
 from gateway.domain.errors import InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.tenancy.actor import Actor
-from gateway.domain.tenancy.permissions import authorize, of_project_role, of_role
+from gateway.domain.tenancy.permissions import authorize, project_role_permissions, role_permissions
 from gateway.domain.tenancy.principal import Permission
-from gateway.http.bodies import announced_bytes, count_as_they_come
+from gateway.http.bodies import announced_bytes, count_body_bytes
 from gateway.http.fields import decode
 from gateway.http.request.call import Call, call_of
 from gateway.http.shape import Form
@@ -167,7 +167,7 @@ def admin_guard(services: AdminServices) -> Guard:
         count = services.pace.in_parts(actor.id, 1 + (most or 0) / BYTES_PER_REQUEST)
         count(1 + (announced or 0) / BYTES_PER_REQUEST)
         if announced is None and isinstance(connection, Request):
-            count_as_they_come(connection, lambda num_bytes: count(num_bytes / BYTES_PER_REQUEST))
+            count_body_bytes(connection, lambda num_bytes: count(num_bytes / BYTES_PER_REQUEST))
         _check_text(connection, access)
         _check_permission(actor, access, connection.path_params.get("project_id"))
         connection.scope["auth"] = actor
@@ -220,8 +220,8 @@ async def _person_of_login(
         kind="user",
         id=found.user_id,
         organization_id=found.organization_id,
-        permissions=frozenset() if is_held_back else of_role(found.role),
-        project_permissions={project_id: of_project_role(role) for project_id, role in roles.items()},
+        permissions=frozenset() if is_held_back else role_permissions(found.role),
+        project_permissions={project_id: project_role_permissions(role) for project_id, role in roles.items()},
         address=call.address,
         request_id=call.request_id,
         email=found.email,

@@ -86,7 +86,7 @@ from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
 from gateway.observability.tracing.exporter import Exporter
-from gateway.observability.tracing.trace import BeginTrace, Tracer, passed_on
+from gateway.observability.tracing.trace import BeginTrace, Tracer, context_without_spans
 from gateway.openai.batches.lines import Lines
 from gateway.openai.responses.background.runner import BackgroundRunner
 from gateway.openai.responses.background.running import RunTools
@@ -401,7 +401,7 @@ async def running_services(
 def _tracing(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> BeginTrace:
     """Return the function that begins the traces of requests; the stack stops the exporter last."""
     if not settings.traces_url:
-        return passed_on
+        return context_without_spans
     instance: Attributes = {names.SERVICE_VERSION: VERSION, names.SERVICE_INSTANCE_ID: f"{gethostname()}:{os.getpid()}"}
     exporter = Exporter(
         settings.traces_url,

@@ -84,20 +84,20 @@ class Finding(msgspec.Struct, frozen=True):
     """A fact about the installation that matters to its upgrade."""
 
     code: str
-    """The kind of the finding, for programs."""
+    """The kind of the finding, as a code that programs can compare."""
     blocks: bool
     """True if the next step has to wait until the finding is gone."""
     message: str
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A step of an upgrade, in the order in which they are taken."""
+    """A step of an upgrade, and how far it is done."""
 
     name: StepName
     num_done: int
     """The number of parts of which the step is done."""
     num_all: int
-    """The number of all parts."""
+    """The number of all parts of which the step has to be done."""
     left: list[str]
     """The names of the parts of which the step is still to be done."""
 
@@ -151,7 +151,7 @@ _MOST_SHOWN = 100
 
 
 def taken_away(sql: str) -> list[str]:
-    """Return the statements of a migration that take away, rename or demand what older gateways use or leave out.
+    """Return the statements of a migration that remove or rename what older gateways use, or demand what they omit.
 
     A constraint counts even where it only replaces a narrower one: the SQL does not show which is narrower. Tables that
     the same migration creates do not count: no older gateway knows them.
@@ -283,7 +283,7 @@ def _steps(installation: InstallationState, ours: Software) -> list[Step]:
 def are_neighboring_versions(one: str, other: str) -> bool:
     """Tell whether two versions are equal or follow each other, in whichever order: 0.1.3 and 0.2.0 do.
 
-    A version whose numbers cannot be read follows itself alone.
+    A version whose numbers cannot be read is a neighbor of itself alone.
     """
     if one == other:
         return True

@@ -28,7 +28,8 @@ class Flags:
     ) -> list[tuple[RunningExperiment, Exposure]]:
         """Return the arm of a unit in each experiment of the caller's project that has started, by name.
 
-        name: the only experiment that is asked for; where there is none, the list is empty.
+        name: the name of the only experiment that is asked for; None: all experiments. The list is empty where no
+        experiment of the name has started.
 
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """

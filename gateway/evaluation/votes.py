@@ -178,10 +178,10 @@ async def _check_requests(
     subjects: Sequence[tuple[Subject, bool]],
     paths: Sequence[str],
 ) -> None:
-    """Check that each request is one of the project's.
+    """Check that each request that a vote names is one of the project's.
 
-    Ids of others, made-up ones and texts that are no ids are looked up alike, so that neither answers nor times tell
-    which it was.
+    Ids of other projects' requests, made-up ids and texts that are no ids are looked up in the same way, so that
+    neither the answer nor its time tells which of them a text was.
 
     Raises NotFound: when a request is not the project's.
     """

@@ -69,14 +69,14 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class _Unit(msgspec.Struct):
-    """A unit while events are added."""
+    """A unit of an experiment while events are added to it."""
 
     row: UnitRow
     state: UnitState | None
     """The unit's state so far; None before its first exposure is known."""
     has_to_recount: bool = False
     """True if all the unit's events have to be counted anew."""
-    first: list[Event] = []
+    first_requests: list[Event] = []
     """The unit's requests among the events, for a unit that has no state yet."""
 
 
@@ -116,7 +116,11 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
 
 
 def _add_requests(units: dict[UnitId, _Unit], taken: Collection[QueuedEvent], scopes: Mapping[str, Scope]) -> None:
-    """Add requests to their units' states. Units whose rows correct what is known are marked to be recounted."""
+    """Add requests to their units' states.
+
+    Units are marked to be recounted where a row in the ledger corrects or replaces usage that was counted before, or
+    where the state does not hold enough to add the request.
+    """
     for event in taken:
         scope = scopes.get(event.experiment_id)
         if event.digest is None or event.request is None or scope is None:
@@ -129,7 +133,7 @@ def _add_requests(units: dict[UnitId, _Unit], taken: Collection[QueuedEvent], sc
             continue
         does = request_event(event.request, [usage] if usage else [])
         if unit.state is None:
-            unit.first.append(does)
+            unit.first_requests.append(does)
             continue
         state = with_event(unit.state, does, scope.window_us)
         if state is None:
@@ -143,11 +147,11 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
 
     Units with further requests are marked to be recounted.
     """
-    new = {each: unit for each, unit in units.items() if unit.first and not unit.has_to_recount}
+    new = {each: unit for each, unit in units.items() if unit.first_requests and not unit.has_to_recount}
     known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
     for each, unit in new.items():
-        if known.get(each) == len(unit.first):
-            unit.state = state_after_events(unit.first, scopes[each[0]].window_us)
+        if known.get(each) == len(unit.first_requests):
+            unit.state = state_after_events(unit.first_requests, scopes[each[0]].window_us)
         unit.has_to_recount = unit.state is None
 
 
@@ -199,11 +203,12 @@ async def _recount(
 async def _add_outcomes_before(
     conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
 ) -> Mapping[str, Scope]:
-    """Bring the outcomes of units before their first exposures up to date.
+    """Update what the states of units hold about the time before the first exposure.
+
+    This concerns the changed units and, in the project's other experiments with the same source of units, the states of
+    the same units.
 
     Return the scopes of all experiments involved.
-
-    The units are those that changed, and the same in the project's other experiments with the same source of units.
     """
     changed = [
         each
@@ -269,11 +274,14 @@ async def forget_unit(database: Database, project_id: str, digest: bytes) -> int
     Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     async with database.transaction() as conn:
-        return await forget_here(conn, project_id, digest)
+        return await forget_unit_in_transaction(conn, project_id, digest)
 
 
-async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
-    """Do as `forget_unit` does, in the caller's transaction."""
+async def forget_unit_in_transaction(conn: Connection, project_id: str, digest: bytes) -> int:
+    """Remove all that a project's experiments know of a unit, as a part of the caller's transaction.
+
+    Return the number of experiments that knew the unit.
+    """
     await lock_sums(conn)
     units = await units_of_digest(conn, project_id, digest)
     scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in units})

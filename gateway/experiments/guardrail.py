@@ -42,8 +42,8 @@ class PauseReason(msgspec.Struct, frozen=True):
 async def pause_if_harmed(conn: Connection, experiment_id: str) -> PauseReason | None:
     """Pause an experiment if one of its guardrails has found harm; return the reason, or None.
 
-    It runs in the caller's transaction. Harm that a guardrail found before a person started the experiment again does
-    not pause it a second time.
+    The changes are part of the caller's transaction. Harm that a guardrail found before a person started the experiment
+    again does not pause the experiment a second time.
     """
     scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
     if scope is None or scope.state != "running":

@@ -78,8 +78,8 @@ class Notes(Worker):
     """The notes of one gateway process, written between `start` and `stop`.
 
     lost: counts the notes that were not written.
-    is_awaited: set when somebody waits for all notes to be written; None: each second the gateway reports that none
-    wait.
+    is_awaited: set when somebody waits for all notes to be written; None: the gateway reports every second that no
+    notes wait to be written.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Notes(Worker):
             self._reported_s = reported_s
 
     def _has_room(self, what: Literal["units", "refused", "reasons"]) -> bool:
-        """Tell whether one note more of a kind may wait."""
+        """Tell whether one more note of this kind may wait in memory."""
         waiting = 0 if self._batch is None else len(getattr(self._batch, what))
         return waiting + len(getattr(self, f"_{what}")) < self._max_waiting
 

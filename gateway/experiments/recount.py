@@ -95,7 +95,8 @@ def with_outcomes_before(
 ) -> dict[UnitId, UnitState]:
     """Return the states, each with the covariates of its unit: the outcomes before the first exposure (`before_of`).
 
-    They come from the unit's states in the project's other experiments. States of units never exposed are left out.
+    The covariates come from the unit's states in the project's other experiments. The result has no states of units
+    that were never exposed.
 
     states: for each unit, its states in all experiments of a project that have the same source of units. scopes: the
     facts about each experiment, by its id.
@@ -196,15 +197,15 @@ async def _compare_page(
 
 def _differences(expected: Total, actual: Total) -> Iterable[str]:
     pairs: Iterable[tuple[Any, Any]] = zip(expected.full(), actual.full(), strict=True)
-    for name, (mine, its) in zip(("units", "sums", "times", "ages"), pairs, strict=True):
-        yield from _differing(name, mine, its)
+    for name, (recounted_rows, stored_rows) in zip(("units", "sums", "times", "ages"), pairs, strict=True):
+        yield from _differing(name, recounted_rows, stored_rows)
 
 
-def _differing(name: str, mine: Mapping[Any, object], its: Mapping[Any, object]) -> Iterable[str]:
-    """Yield a sentence for each row whose value in a table differs from the recounted one. mine: the recounted rows."""
-    for key in mine.keys() | its.keys():
-        if mine.get(key) != its.get(key):
-            yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"
+def _differing(name: str, recounted_rows: Mapping[Any, object], stored_rows: Mapping[Any, object]) -> Iterable[str]:
+    """Yield a sentence for each row of a table whose stored value differs from the recounted one."""
+    for key in recounted_rows.keys() | stored_rows.keys():
+        if recounted_rows.get(key) != stored_rows.get(key):
+            yield f"{name} {key[1:]}: {stored_rows.get(key)} is {recounted_rows.get(key)} by a recount"
 
 
 def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTotal) -> Iterable[str]:

@@ -90,7 +90,7 @@ async def read_look(
             scope = await _scope(conn, experiment.id)
             look = await new_look(conn, scope)
         await keep_look(conn, scope.id, look.version, look.days, look.results)
-    return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
+    return look if metric is None else msgspec.structs.replace(look, results=results_of_metric(look.results, metric))
 
 
 def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
@@ -126,7 +126,7 @@ async def read_timeline(
         tally = await load_tally(conn, scope, scope.definition, by_day=True)
     async with _TIMELINES:
         days = await asyncio.to_thread(daily_results, scope.definition, tally, scope.own)
-    return [(day, each if metric is None else of_metric(each, metric)) for day, each in days]
+    return [(day, each if metric is None else results_of_metric(each, metric)) for day, each in days]
 
 
 async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None = None) -> list[AgeEffects]:
@@ -136,8 +136,8 @@ async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None =
     """
     async with _one_moment(conn):
         scope = await _scope(conn, experiment.id)
-        wanted = {metric} if metric is not None else set(names_of(scope.definition))
-        if not wanted <= set(names_of(scope.definition)):
+        wanted = {metric} if metric is not None else set(metric_names(scope.definition))
+        if not wanted <= set(metric_names(scope.definition)):
             raise _no_metric()
         units = await load_units_by_day(conn, scope.id, by_day=False)
         closed = await load_sums(conn, scope.id, {OF_ALL}, by_day=False)
@@ -155,7 +155,7 @@ async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list
     async with _one_moment(conn):
         scope = await _scope(conn, experiment.id)
         units = await load_segment_units(conn, scope.id)
-        reads = [metrics.read_metric(name, scope.own) for name in names_of(scope.definition)]
+        reads = [metrics.read_metric(name, scope.own) for name in metric_names(scope.definition)]
         names = {read.name for read in reads if read is not None and read.quantile is None}
         sums = await load_segment_sums(conn, scope.id, kind, names)
     shares = all_shares(scope)
@@ -164,10 +164,10 @@ async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list
     return await asyncio.to_thread(results_of_segments, scope.definition, shares, splits, own_units, sums, scope.own)
 
 
-def of_metric(results: Results, metric: str) -> Results:
+def results_of_metric(results: Results, metric: str) -> Results:
     """Return the part of results about one metric, at the levels that all metrics share.
 
-    Raises NotFound: when they do not show the metric.
+    Raises NotFound: when the results do not show the metric.
     """
     shown = [index for index, each in enumerate(results.comparisons) if each.metric == metric]
     quantiles = tuple(each for each in results.quantiles if each.metric == metric)
@@ -191,7 +191,7 @@ def _no_metric() -> NotFound:
 
 async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, by_day: bool) -> Tally:
     """Return the shares, units, sums and times that results are made of, for each day or for all days together."""
-    wanted = names_of(definition)
+    wanted = metric_names(definition)
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)
     names = {read.name for read in reads if read.quantile is None}
@@ -206,7 +206,7 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
     )
 
 
-def names_of(definition: Experiment) -> Collection[str]:
+def metric_names(definition: Experiment) -> Collection[str]:
     """Return the names of all metrics of an experiment, each once: primary ones, guardrails, secondary ones."""
     listed = definition.metrics
     primary = [each.metric for each in listed.primary]
@@ -215,13 +215,13 @@ def names_of(definition: Experiment) -> Collection[str]:
 
 
 def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
-    """Return the declared part of an epoch's units for each arm."""
+    """Return for each arm the part of an epoch's units, from 0 to 1, that the arm is declared to get."""
     split = Split(b"", b"", b"", scope.tables)
     return allocation.arm_shares(split, epoch, len(scope.definition.arms))
 
 
 def all_shares(scope: Scope) -> dict[int, tuple[float, ...]]:
-    """Return the shares of each epoch."""
+    """Return the declared shares of the arms, as `shares_of` does, by the number of the epoch."""
     return {epoch: shares_of(scope, epoch) for epoch in range(1, len(scope.tables) + 1)}
 
 
@@ -306,7 +306,7 @@ MAX_BUSY = 20
 
 
 async def read_health(conn: Connection, experiment: HasId) -> Health:
-    """Return whether an experiment works as declared, from sums alone.
+    """Return the health of an experiment, from sums alone: whether it works as declared.
 
     Raises NotFound: when the experiment has not started.
     """

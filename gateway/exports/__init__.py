@@ -18,8 +18,9 @@ library versions.
 - Whole or absent. A file shows under its name when it is complete, and its manifest after it. Names depend on the
   question alone, so that a second attempt replaces the first.
 - Deliveries. One gateway at a time holds an advisory lock. A day's sums, roll-ups and their queue together, are noted
-  before it is delivered, and compared once an hour for 62 days: rows that come in between cause one delivery too many,
-  never one too few. The next delivery follows, whatever error one delivery ends with; the customer is told a class of
-  failure, the log has the rest. An endpoint's address is checked before each attempt, but resolved again by the
-  library: TLS holds a store at a private address off, since nothing without a certificate of that name passes.
+  before the day is delivered, and compared with the present sums once an hour for 62 days: rows that come in between
+  cause one delivery too many, never one too few. An error that ends one delivery does not stop the next one; the
+  customer is told the class of the failure, and the log has the details. An endpoint's address is checked before each
+  attempt, but the library resolves the name again. If the name leads to a private address by then, TLS protects it: a
+  server without a certificate for the name is refused.
 """

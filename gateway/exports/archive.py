@@ -16,7 +16,7 @@ MEDIA_TYPE = "application/zip"
 COMPRESSION_LEVEL = 1
 
 
-class Named(Protocol):
+class HasFileNames(Protocol):
     """A request for an export, by the names of the files that it makes."""
 
     @property
@@ -28,33 +28,33 @@ class Named(Protocol):
         """The name of the manifest's file."""
 
 
-class Encoded(Protocol):
+class EncodableManifest(Protocol):
     """A manifest that can be written as bytes."""
 
     def encode(self) -> bytes:
         """Return the manifest as bytes."""
 
 
-class Archived(Protocol):
+class ArchivableExport(Protocol):
     """An export to be archived: the file's chunks, and its manifest."""
 
     @property
-    def request(self) -> Named:
+    def request(self) -> HasFileNames:
         """The request for the export."""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes of the file with the rows."""
 
-    def manifest(self) -> Encoded:
+    def manifest(self) -> EncodableManifest:
         """Return the manifest, once all chunks were read."""
 
 
-def archive_name(export: Archived) -> str:
+def archive_name(export: ArchivableExport) -> str:
     """Return the name of an export's archive."""
     return f"{export.request.file_name}.zip"
 
 
-async def zip_chunks(export: Archived) -> AsyncIterator[bytes]:
+async def zip_chunks(export: ArchivableExport) -> AsyncIterator[bytes]:
     """Yield the bytes of a ZIP archive with an export and its manifest.
 
     Raises the errors of the export: when its next rows cannot be read; the archive then lacks its end.

@@ -158,7 +158,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _common_fields(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
-    """Return the fields of every charge. The id stands for the name of a removed thing that has none any more."""
+    """Return the fields that every charge of a project has. A project without a name, since removed, shows its id."""
     start, end = _month(names.month)
     return {
         "billing_account_id": names.organization_id,

@@ -1,8 +1,8 @@
 """An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
 
 The credentials are those of the delivery alone; none of this machine's environment or instance go with them. The
-library looks names up by itself and follows redirects, so it reaches an endpoint of somebody's choice through a tunnel
-that leads to the address that was judged, and nowhere else.
+library looks names up by itself and follows redirects. So it reaches an endpoint that a customer chose through a tunnel
+that leads to the one address that was checked before, and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of places for exports, and the folder as a place; `object_store` has the other.
+"""The interface of places for exports, and the folder as a place. The bucket as a place is in `object_store`.
 
 Files are put under a temporary name until whole, the manifest last, so half an export is never taken for a whole one.
 """

@@ -1,11 +1,12 @@
 """Stripe's meter events (https://docs.stripe.com/api/billing/meter-event/create), one JSON object per line.
 
-One event per ledger row and kind of tokens, and one for its cost: an operator who bills by tokens sends the first three
-names, one who bills by cost the last. The identifier is made of the ledger's own key, so an event that is sent twice,
-even from two exports, counts once; sums per day would change with a late row under the same identifier. A value is a
-whole number as text, negative where the row is the difference to a smaller count. The customer is null where the
-project has none: Stripe refuses such an event, and nothing is left out. A closed month keeps the customers that there
-were when it was closed, so they are set before that.
+A ledger row gives one event for each kind of tokens (`lorikeet_input_tokens`, `lorikeet_cached_input_tokens`,
+`lorikeet_output_tokens`) and one for its cost (`lorikeet_cost_nanos`), without those of value 0: an operator who bills
+by tokens sends Stripe the first three, one who bills by cost the last. The identifier is made of the row's key in the
+ledger, so that an event which is sent twice, even from two exports, counts once; an event per day would change with a
+late row under the same identifier. A value is a whole number as text, negative where the row is the difference to a
+smaller count. The customer is null where the project has none: such an event is written all the same, and Stripe
+refuses it. A closed month keeps the customers of the moment at which it was closed, so customers are set before that.
 """
 
 from __future__ import annotations

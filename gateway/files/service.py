@@ -34,16 +34,18 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created_at: datetime.datetime
     expires_at: datetime.datetime | None
+    """The time at which the file expires; None: never."""
     purpose: str
     num_bytes: int
     name: str
 
 
 class FilePage(msgspec.Struct, frozen=True):
-    """Some files, and whether there are more."""
+    """A page of the list of files."""
 
     files: list[File]
     has_more: bool
+    """True if further files follow after the page."""
 
 
 class Files:
@@ -57,7 +59,10 @@ class Files:
     async def make(
         self, project_id: str, part: PartWriter, *, name: str, purpose: str, keep_seconds: int | None
     ) -> File:
-        """Make a file of a part that has come whole. keep_seconds: after which it expires; None: as its purpose says.
+        """Make a file of a part that has come whole.
+
+        keep_seconds: the seconds after which the file expires; None: a batch's input or output expires after
+        BATCH_SECONDS, any other file never.
 
         Raises NotFound: when the project is purged, or the part was given up.
         """
@@ -77,8 +82,9 @@ class Files:
     ) -> NewFile:
         """Return the row of a file that is about to be made.
 
-        file_id: the file's id, where it was chosen before. num_bytes: the size of the file. keep_seconds: the seconds
-        after which the file expires; None: never.
+        file_id: the file's id, where it was chosen before; None: a new id is made. num_bytes: the size of the file.
+        keep_seconds: the seconds after which the file expires; None: a batch's input or output expires after
+        BATCH_SECONDS, any other file never.
         """
         file_id = file_id or new_id("file")
         sealed = self._cipher.seal(name.encode(), _place(project_id, file_id))
@@ -95,7 +101,9 @@ class Files:
         )
 
     async def insert(self, conn: Connection, new: NewFile, part: PartWriter | None = None) -> File:
-        """Make a file in the caller's transaction, of a part that has come whole; None: the caller gives it its parts.
+        """Make a file in the caller's transaction.
+
+        part: the only part of the file, which has come whole; None: the caller gives the file its parts.
 
         Raises NotFound: when the project is purged, or the part was given up.
         """

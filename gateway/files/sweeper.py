@@ -1,6 +1,6 @@
 """Deletes the pieces of parts that no file has any more: those of deleted files, and of files that never became whole.
 
-Every gateway looks; two that delete the same do no harm.
+Every gateway looks for such parts; two gateways that delete the same part do no harm.
 """
 
 from __future__ import annotations

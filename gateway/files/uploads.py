@@ -43,6 +43,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
     name: str
     file: File | None = None
+    """The file that was made of the parts; None before the upload is completed."""
 
 
 class Uploads:
@@ -59,11 +60,12 @@ class Uploads:
     async def begin(
         self, project_id: str, *, name: str, purpose: str, num_bytes: int, keep_seconds: int | None
     ) -> Upload:
-        """Begin an upload of so many bytes.
+        """Begin an upload.
 
-        keep_seconds: the seconds after which the file expires; None: never.
+        num_bytes: the announced size of the whole file. keep_seconds: the seconds after which the file expires; None: a
+        batch's input expires after `gateway.files.service.BATCH_SECONDS`, any other file never.
 
-        Raises QuotaExceeded: when there is no room for them, or too many uploads are under way.
+        Raises QuotaExceeded: when the project has too many uploads under way.
         """
         upload_id = new_id("upload")
         sealed = self._cipher.seal(name.encode(), _place(project_id, upload_id))
@@ -87,9 +89,9 @@ class Uploads:
         return self._upload_of_row(project_id, row)
 
     async def check_pending(self, project_id: str, upload_id: str) -> bool:
-        """Tell whether there is such an upload.
+        """Tell whether the project has the upload.
 
-        Raises InvalidRequest: when it takes no parts any more.
+        Raises InvalidRequest: when the upload takes no parts any more.
         """
         async with self._database.acquire() as conn:
             row = await db.get_upload(conn, project_id, upload_id)
@@ -151,7 +153,7 @@ class Uploads:
     async def cancel(self, project_id: str, upload_id: str) -> Upload | None:
         """Cancel an upload and remove its parts. A cancelled upload stays so.
 
-        Raises InvalidRequest: when it is completed or expired.
+        Raises InvalidRequest: when the upload is completed or expired.
         """
         async with self._database.transaction() as conn:
             row = await db.get_upload(conn, project_id, upload_id, for_change=True)

@@ -63,7 +63,7 @@ class Bodies:
         if announced is not None:
             self._pace.take(caller.project_id, announced)
         else:
-            count_as_they_come(request, self._pace.in_parts(caller.project_id, most or 0))
+            count_body_bytes(request, self._pace.in_parts(caller.project_id, most or 0))
         body = await request.body()
         if further := _further_bytes(body):
             self._pace.charge(caller.project_id, further)
@@ -82,8 +82,11 @@ def _further_bytes(body: bytes) -> int:
     return max(0, min(most, BYTES_PER_WORK * work_of(body, enough=len(body) // BYTES_PER_WORK)) - len(body))
 
 
-def count_as_they_come(request: Request[Any, Any, Any], count: Callable[[int], None]) -> None:
-    """Count the bytes of a request's body as they come. count: called with each number; it raises to read no more."""
+def count_body_bytes(request: Request[Any, Any, Any], count: Callable[[int], None]) -> None:
+    """Have the bytes of a request's body counted as they come.
+
+    count: called with the number of bytes of each message; an error that it raises ends the reading.
+    """
     receive = request.receive
 
     async def counted() -> Any:

@@ -42,7 +42,7 @@ from gateway.http.request.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, RefusedRequest
-from gateway.observability.tracing.trace import BeginTrace, passed_on
+from gateway.observability.tracing.trace import BeginTrace, context_without_spans
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Application(Litestar):
         dialect_of: Callable[[HTTPScope], Dialect] = lambda _: OPENAI,
         is_leaving: Callable[[], bool] = lambda: False,
         fenced: Sequence[str] = (),
-        begin_trace: BeginTrace = passed_on,
+        begin_trace: BeginTrace = context_without_spans,
         **options: Any,
     ) -> None:
         """Make the application.

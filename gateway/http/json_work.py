@@ -49,13 +49,13 @@ def are_too_much(texts: list[str]) -> bool:
 
 
 def affordable(body: bytes, kind: Any) -> bytes:
-    """Return a body whose decoding to `kind` takes at most MAX_WORK.
+    """Return the body, or an equivalent one, after a check that decoding it to `kind` takes at most MAX_WORK.
 
-    kind: a struct. Its fields of the type Any are refused whatever they hold: where the work is in them, an empty
-    object stands for each, which is refused in the same way.
+    kind: a struct. Fields of the struct with the type Any are refused later, whatever they hold. If those fields make
+    the work, the result has an empty object in place of each one, which is refused in the same way.
 
-    Raises InvalidRequest: for a body that takes more, naming the field that takes most. Raises msgspec.DecodeError: for
-    a text that is no JSON, and for a field that the struct does not have.
+    Raises InvalidRequest: when decoding takes more work; the error names the field that takes most.
+    Raises msgspec.DecodeError: for a text that is no JSON, and for a field that the struct does not have.
     """
     total = 0 if len(body) <= UNCOUNTED_BYTES else work_of(body)
     if total <= MAX_WORK:
@@ -107,7 +107,7 @@ def without_collector() -> Iterator[None]:
 
 @cache
 def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Return a decoder to a struct that has the fields of `kind`, each as the bytes that it holds; b"" where absent."""
+    """Return a decoder to a struct that has each field of `kind` as raw, undecoded bytes; b"" for an absent field."""
     fields = [(field.encode_name, msgspec.Raw, msgspec.Raw()) for field in msgspec.structs.fields(kind)]
     return msgspec.json.Decoder(
         msgspec.defstruct(f"Skimmed{kind.__name__}", fields, forbid_unknown_fields=True, frozen=True)
@@ -115,7 +115,10 @@ def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
 
 
 def work_of(text: bytes, enough: int = MAX_WORK) -> int:
-    """Return the work of a JSON text; where it is at most `enough`, an upper bound that is at most `enough` will do."""
+    """Return the work of a JSON text.
+
+    If a quick upper bound of the work is at most `enough`, that bound is returned instead.
+    """
     codes = np.frombuffer(text, np.uint8)
     bound = _sum(codes, None)
     if bound <= enough:
@@ -136,7 +139,7 @@ def _num_strings(codes: NDArray[np.uint8]) -> int:
 
 
 def _sum(codes: NDArray[np.uint8], where: NDArray[np.bool_] | None) -> int:
-    """Return the work of a text's bytes; brackets and commas count where `where` is true; None: everywhere."""
+    """Return the work of a text's bytes. where: True for the bytes at which brackets and commas count; None: all."""
 
     def count(char: str) -> int:
         is_char = codes == ord(char)

@@ -87,10 +87,11 @@ def metrics_app(text: MetricsText, answers: Mapping[str, MakeAnswer] | None = No
 
 
 def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
-    """Return a socket that listens at an address; None, with a warning, where that cannot be.
+    """Return a socket that listens at an address.
 
-    Metrics are not worth a start that fails.
-    address: None for no socket.
+    Return None, and log a warning, where the address cannot be used: a gateway starts without its metrics as well.
+
+    address: the host and the port; None: no socket is wanted.
     """
     if address is None:
         return None

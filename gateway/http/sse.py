@@ -81,8 +81,8 @@ class Encoder(Protocol[T_contra]):
         """Return the events that follow the last item, b"" where none do."""
 
 
-class Encoded:
-    """The encoder for items that are encoded events already."""
+class EncodedEvents:
+    """The encoder for a stream whose items are encoded events already: it changes nothing."""
 
     async def encode(self, item: bytes) -> bytes:
         """Return an item unchanged: it is encoded already."""

@@ -68,7 +68,7 @@ async def bounded_chunks(request: Request[Any, Any, Any], max_bytes: int) -> Asy
     Raises InvalidRequest: when no byte comes for `IDLE_S`.
     """
     num_bytes = 0
-    async for chunk in while_they_come(request.stream(), IDLE_S):
+    async for chunk in unstalled_chunks(request.stream(), IDLE_S):
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
             raise BodyTooLarge(f"The upload is larger than {max_bytes} bytes.")
@@ -76,8 +76,8 @@ async def bounded_chunks(request: Request[Any, Any, Any], max_bytes: int) -> Asy
             yield chunk
 
 
-async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
-    """Yield chunks as they arrive, while no pause between them is too long.
+async def unstalled_chunks(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
+    """Yield chunks as they arrive, as long as none of them takes longer than idle_s to come.
 
     Raises InvalidRequest: when no chunk comes for idle_s.
     """

@@ -81,7 +81,7 @@ class Limiter:
         Raises Overloaded: when the database cannot be asked.
         """
         try:
-            return await self._rules.of(principal, model)
+            return await self._rules.applicable(principal, model)
         except self._keeper.failures:
             raise _unavailable() from None
 
@@ -152,7 +152,7 @@ class Limiter:
     ) -> Admission:
         """Reserve the cost of a copy of a request; no other limit counts the copy, whose number is bounded elsewhere.
 
-        is_free: as for `admit`.
+        is_free: whether nobody is charged for the copy's tokens, so that limits of cost do not count it either.
 
         Raises LimitReached: when a limit of cost is reached.
         Raises Overloaded: when the limits cannot be read.
@@ -178,7 +178,8 @@ class Limiter:
     ) -> Reservation | None:
         """Reserve the amounts of a request in all limits that apply; return None if none does.
 
-        is_shadow: True: only limits of cost count the request. is_batch: as for `admit`.
+        is_shadow: True: only limits of cost count the request. is_free: True: limits of cost do not count it. is_batch:
+        True: limits of minutes and of concurrency do not count it.
 
         Raises LimitReached: when a limit is reached.
         Raises Overloaded: when the limits cannot be read.

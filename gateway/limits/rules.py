@@ -56,7 +56,7 @@ class Rules:
         self._projects: dict[str, _Project] = {}
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
-    async def of(self, principal: Principal, model: str) -> Applicable:
+    async def applicable(self, principal: Principal, model: str) -> Applicable:
         """Return the limits that apply to a caller and a model, without I/O unless the project's limits are not known.
 
         Raises one of `gateway.db.pool.FAILURES`: when the limits have to be loaded and the database fails.

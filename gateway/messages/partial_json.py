@@ -10,9 +10,9 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the object of a JSON text or, where that was cut off, with those of its values that are whole.
+    """Return the object that a JSON text holds. If the text was cut off, the object has the values that are whole.
 
-    Text that begins no object is an empty one.
+    Return an empty object for a text that begins no object.
     """
     for candidate in (text, _closed(text)):
         try:

@@ -4,12 +4,16 @@
     unsettled              the sum of records: running requests, and ended ones that are not in the ledger
     folder                 folders, their locks, segments
     journal                one process's journal: appends, group sync, new segments
-    replay, recovery       what a process that is gone left, and who brings it home
+    replay                 reads the records that a process that is gone left in its folder
+    recovery               takes these records into this process's journal
     acknowledgements       which engines to tell once a record is on disk
-    copier, ledger         to the ledger, again and again; and the one transaction that does it
-    rebilling              all that journals hold, billed once more after the database was put back to an earlier moment
-    open_requests, reconcile  what would be lost with this journal; whether engines and ledger agree
-    meter, service         the sink of backends; all of it put together
+    copier                 copies ended requests from the journal to the ledger, again until the ledger has them
+    ledger                 the one transaction that writes them
+    rebilling              bills all usage in journals again after the database was put back to an earlier moment
+    open_requests          tells PostgreSQL how many requests would be lost with this journal
+    reconcile              compares the counts of engines with the ledger
+    meter                  takes the usage that backends report
+    service                all parts put together, started and stopped
 
 - Order: record, then effect. `write(2)` of a message's counts comes before any of its tokens goes to a client, so a
   killed gateway has billed what its clients saw. Groups are synced in a thread, 10 ms apart at most: that is what a

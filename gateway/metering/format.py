@@ -43,7 +43,7 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """The record that a request was sent to an engine.
 
-    At worst it costs prompt_tokens and max_completion_tokens over all its choices.
+    At worst the request costs prompt_tokens and max_completion_tokens.
     """
 
     request_id: str
@@ -87,10 +87,11 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def key(self) -> EndedKey:
-        """The identity of the count: one for all reports of an engine, and another for a gateway's own count.
+        """The identity of the record: the attempt, and the source of the count.
 
-        A gateway's own record that an attempt is superseded is one more: it is often made while the gateway's count of
-        the attempt is still to be copied, and must not be taken for it.
+        All reports of one engine about an attempt have one key, so that a repeated report is recognized. A gateway's
+        own count of the attempt has another key. A gateway's record that the attempt is superseded has a third one: it
+        is often made while the gateway's own count is still to be copied, and must not be taken for a repetition.
         """
         source = self.engine_id or (SUPERSEDED if self.superseded else "")
         return self.record.request_id, self.record.attempt, source

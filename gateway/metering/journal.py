@@ -1,10 +1,10 @@
 """One gateway's journal: every request that it sends, the counts that the client may have seen, and the end.
 
-A record is handed to the kernel in the call that makes it, so a killed process has lost none; groups of them are synced
-to disk in a thread: the first of a group waits `GROUP_S` for the others. A segment begins with all records that still
-matter, so older ones can go as soon as it is on disk. After a write or a sync that failed, the content of a file is
-unknown: a new segment is begun, again and again until that works, and meanwhile the records are in memory. Knows
-neither the database nor engines.
+A record is handed to the kernel in the call that makes it, so a killed process has lost none. Records are synced to
+disk in groups, in a thread: a group takes further records for `GROUP_S` after its first one. A segment begins with all
+records that still matter, so older segments can go as soon as the new one is on disk. After a write or a sync that
+failed, the content of a file is unknown: a new segment is begun, again and again until that works, and meanwhile the
+records are in memory. Knows neither the database nor engines.
 """
 
 from __future__ import annotations

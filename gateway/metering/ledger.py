@@ -85,7 +85,10 @@ class Ledger:
             return new
 
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
-        """Add the tokens that engines reported themselves, each count once: with the row that it made or improved."""
+        """Add the tokens of counts that engines reported themselves to the sums of these engines.
+
+        A count is added only if it made the row of its attempt or corrected it, so that no count is added twice.
+        """
         own = [entry for entry in entries if entry.ended.engine_id]
         known_before = [entry.event for entry in own if entry.attempt not in new]
         counted = new

@@ -115,7 +115,7 @@ class Meter:
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
         """Record the usage of an attempt that another attempt replaced.
 
-        source: as for `record`.
+        source: acknowledges the record to the engine once it is durable; None where no engine waits for that.
         """
         self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)

@@ -1,6 +1,6 @@
 """Compares the counts that engines report with those that the ledger has, and names usage that nobody can bill.
 
-Knows neither journals nor the way of usage: it is there to find out when that went wrong.
+Knows neither journals nor how usage gets from engines to the ledger, so that a fault on that way does not hide itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads the usage that a process that is gone left in a journal's folder, as far as the ledger may not have it yet.
 
-Knows neither the ledger nor the journal that goes on. Reads whole segments at once: a few of some megabytes.
+Knows neither the ledger nor this process's own journal. Reads each segment, of some megabytes, as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 from gateway.metering.folder import DAMAGED_SUFFIX, JournalFolder
 from gateway.metering.format import VERSION, Begun, Ended, read_frames
-from gateway.metering.unsettled import Unsettled, made_up
+from gateway.metering.unsettled import Unsettled, made_up_end
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
         log.error("journal_counts_without_request", folder=str(folder.path), num_counts=unsettled.num_strays)
     running, now_ns = list(unsettled.running.values()), time.time_ns()
     return Replayed(
-        [*unsettled.ended.values(), *(made_up(each, now_ns) for each in running)],
+        [*unsettled.ended.values(), *(made_up_end(each, now_ns) for each in running)],
         list(journal_ids | unsettled.adopted),
         num_made_up=len(running),
         num_unseen=sum(not (each.prompt_tokens or each.completion_tokens) for each in running),

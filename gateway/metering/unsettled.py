@@ -120,7 +120,7 @@ class Unsettled:
         running.completion_tokens = count.completion_tokens
 
 
-def made_up(running: Running, finished_at_ns: int) -> Ended:
+def made_up_end(running: Running, finished_at_ns: int) -> Ended:
     """Return an end record for a request whose gateway died.
 
     The record has the usage that the request's client may have seen; the engine's own count, should it come, replaces

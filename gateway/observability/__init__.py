@@ -6,6 +6,7 @@ tiers of adapters, grammars, drafts, the busiest tenants. `request_metrics` coun
 ledger: time in the queue, for an adapter, to the first token, per token, by model and by tenant, whose labels are
 bounded. gateway/OPERATE.md tells which metric to look at for which trouble.
 
-`refusals` are counted in memory as replies go out, alike ones of a minute as one, and written each second. Messages
-about wrong requests, which may repeat what they said, are left out; nothing of a request is held until then.
+`refusals` counts refused requests in memory as replies go out, those of one kind and minute in one entry, and writes
+the entries each second. An entry holds nothing that a request said: messages about wrong requests, which may repeat a
+request's words, are left out.
 """

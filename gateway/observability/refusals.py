@@ -1,7 +1,7 @@
 """Remembers why requests are refused before they run, for tenants and operators to look up.
 
-On a request's path a refusal only counts in a bounded amount of memory: alike refusals of a minute are one entry, and
-beyond MAX_KINDS entries further kinds are counted in a metric and forgotten. A task writes the entries every second.
+On a request's path a refusal only counts in a bounded amount of memory: refusals of one kind and minute are one entry,
+and beyond MAX_KINDS entries further kinds are counted in a metric and forgotten. A task writes the entries each second.
 Nothing that requests say is kept: messages about wrong requests are left out, since they may repeat a request's words.
 """
 
@@ -105,7 +105,7 @@ class Refusals(Worker):
     def add(self, refused: RefusedRequest) -> None:
         """Count a refused request.
 
-        Errors of other statuses, and refusals of callers with neither project nor key, do not count.
+        Errors whose status is not in STATUSES, and refusals of callers with neither project nor key, do not count.
         """
         error, is_strange = refused.error, not refused.project_id
         if error.status not in STATUSES or (is_strange and refused.key_sha256 is None):

@@ -36,7 +36,7 @@ class TenantLabels:
         self._max_labels = max_labels
         self._own: set[str] = set()
 
-    def of(self, tenant: str) -> str:
+    def label(self, tenant: str) -> str:
         """Return the label of a tenant: its own, as long as there is room for labels."""
         if len(self._own) < self._max_labels:
             self._own.add(tenant)
@@ -254,7 +254,7 @@ class _ByTenant:
         )
 
     def count(self, event: UsageEvent, usage: Usage) -> None:
-        tenant = self._labels.of(event.project_id)
+        tenant = self._labels.label(event.project_id)
         self._requests.add(1, tenant, event.finish_reason)
         self._tokens.add(tenant, usage)
         if event.service_tier == SHADOW_TIER:

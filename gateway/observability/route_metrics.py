@@ -99,12 +99,12 @@ class RouteMetrics:
             num_fixed=1,
         )
 
-    def took(self, route: str, edges: list[tuple[str, str]]) -> None:
+    def count_branches(self, route: str, edges: list[tuple[str, str]]) -> None:
         """Count the branches that led to one attempt's target. edges: the path of each node, with its branch."""
         for node, branch in edges:
             self._branches.count(route, node, branch)
 
-    def tried(self, route: str, outcome: str, *, is_followed: bool = False) -> None:
+    def count_attempt(self, route: str, outcome: str, *, is_followed: bool = False) -> None:
         """Count an attempt that has failed or begun to answer.
 
         is_followed: another target is tried after it. route: the name of the route. outcome: how the attempt ended.
@@ -113,10 +113,10 @@ class RouteMetrics:
         if is_followed:
             self._fallbacks.count(route, outcome)
 
-    def retried(self, route: str, *, is_allowed: bool) -> None:
+    def count_retry(self, route: str, *, is_allowed: bool) -> None:
         """Count a further round of a fallback, whether or not the retry budget allows it."""
         self._retries.count(route, "allowed" if is_allowed else "refused")
 
-    def hedged(self, route: str, result: Literal["refused", "first", "second"]) -> None:
+    def count_hedge(self, route: str, result: Literal["refused", "first", "second"]) -> None:
         """Count a request whose first token was late, by the result of its second try."""
         self._hedges.count(route, result)

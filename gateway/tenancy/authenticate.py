@@ -17,7 +17,7 @@ from gateway.db.pool import FAILURES, LOOKUP_TIMEOUT_S, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.domain.tenancy.addresses import contains
 from gateway.domain.tenancy.keys import ParsedKey, key_digest, parse_key
-from gateway.domain.tenancy.permissions import has_scope, of_project_role, of_role, of_scopes
+from gateway.domain.tenancy.permissions import has_scope, project_role_permissions, role_permissions, scope_permissions
 from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.support.worker import Worker
 from gateway.tenancy.failures import FailureCap
@@ -169,9 +169,9 @@ def principal_of(key: FoundKey) -> Principal:
     A user's key never does more than the user may: if the user has a role neither in the organization nor in the key's
     project, the key may do nothing.
     """
-    scopes, permissions = frozenset(key.scopes), of_scopes(key.scopes)
+    scopes, permissions = frozenset(key.scopes), scope_permissions(key.scopes)
     if key.owned_by_user:
-        permissions &= of_role(key.owner_role) | of_project_role(key.owner_project_role)
+        permissions &= role_permissions(key.owner_role) | project_role_permissions(key.owner_project_role)
         if key.owner_role is None and key.owner_project_role is None:
             scopes = frozenset()
     return Principal(

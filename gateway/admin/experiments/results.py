@@ -40,7 +40,7 @@ from gateway.domain.experiments.segment_values import KINDS, Kind
 from gateway.domain.percent import percent_text
 from gateway.experiments.results import (
     Health,
-    names_of,
+    metric_names,
     read_ages,
     read_health,
     read_look,
@@ -306,7 +306,7 @@ def _problems(
     no_unit = found.not_analysed.get("no_unit", 0)
     if no_unit > found.num_requests / 10:
         problems.append(f"{no_unit:,} requests named no unit in `{defined.unit.source}`: they are not analysed.")
-    timed = next((each for each in names_of(defined) if needs_equal_weights(each)), None)
+    timed = next((each for each in metric_names(defined) if needs_equal_weights(each)), None)
     if timed is not None and found.epochs and len({each for each in found.epochs[-1].shares if each}) > 1:
         problems.append(
             "Weights are unequal, and prompts of the smaller arm are cached less, which makes it slower without any "

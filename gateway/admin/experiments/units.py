@@ -14,7 +14,7 @@ from gateway.admin.organization.projects import existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
 from gateway.domain.experiments.assignment import unit_digest
-from gateway.experiments.books import forget_here
+from gateway.experiments.books import forget_unit_in_transaction
 
 
 @post(
@@ -35,7 +35,7 @@ async def forget_experiment_unit(
     digest = unit_digest(await services.unit_keys.key(project_id), wanted.unit)
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id, lock=True)
-        num = await forget_here(conn, project_id, digest)
+        num = await forget_unit_in_transaction(conn, project_id, digest)
         shown = wire.ForgottenUnit(num)
         await audit.record(conn, audit_author(caller), "unit.forgotten", project_id, project_id=project_id, after=shown)
     return shown

@@ -19,7 +19,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit, keys, users
 from gateway.domain.errors import NotFound
 from gateway.domain.tenancy.keys import new_key
-from gateway.domain.tenancy.permissions import check_grant, of_role, of_scopes
+from gateway.domain.tenancy.permissions import check_grant, role_permissions, scope_permissions
 from gateway.domain.tenancy.principal import Permission, Scope
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ async def _effective(
     conn: Connection, organization_id: str, scopes: Iterable[Scope], owner_user_id: str | None
 ) -> frozenset[Permission]:
     """Return the permissions of a key with these scopes: no more than its owner has."""
-    permissions = of_scopes(scopes)
+    permissions = scope_permissions(scopes)
     if owner_user_id is None:
         return permissions
     owner = await users.get_user(conn, organization_id, owner_user_id)
-    return permissions & of_role(owner.role if owner else None)
+    return permissions & role_permissions(owner.role if owner else None)

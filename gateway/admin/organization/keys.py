@@ -24,7 +24,7 @@ from gateway.domain.errors import NotFound
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.addresses import Network, parse_network
 from gateway.domain.tenancy.keys import new_key
-from gateway.domain.tenancy.permissions import check_grant, of_scopes
+from gateway.domain.tenancy.permissions import check_grant, scope_permissions
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -93,7 +93,7 @@ class KeyController(Controller):
         """Create an API key of a project. The reply shows the key this once."""
         wanted = await read_body(request, CreateKey)
         check_name(wanted.name)
-        check_grant(caller, of_scopes(wanted.scopes), project_id)
+        check_grant(caller, scope_permissions(wanted.scopes), project_id)
         _check_models(wanted.models)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -148,7 +148,7 @@ class KeyController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             before = await existing_key(conn, project_id, key_id)
             scopes = before.scopes if wanted.scopes is UNSET else list(wanted.scopes)
-            check_grant(caller, of_scopes(scopes), project_id)
+            check_grant(caller, scope_permissions(scopes), project_id)
             after = msgspec.structs.replace(
                 before,
                 name=before.name if wanted.name is UNSET else wanted.name,

@@ -26,7 +26,7 @@ from gateway.db.organization.projects import ProjectRow, list_projects
 from gateway.domain.errors import Conflict, InvalidCredentials, NotFound, PermissionDenied
 from gateway.domain.tenancy import recovery, totp
 from gateway.domain.tenancy.actor import Actor
-from gateway.domain.tenancy.permissions import check_grant, of_project_role, of_role
+from gateway.domain.tenancy.permissions import check_grant, project_role_permissions, role_permissions
 from gateway.domain.tenancy.principal import Permission, Role
 from gateway.http.fields import decode
 from gateway.http.request.call import Call, call_of
@@ -358,7 +358,7 @@ class UserLoginController(Controller):
         """End all logins of a user."""
         async with services.database.acquire() as conn:
             user = await existing_user(conn, caller.organization_id, user_id)
-        check_grant(caller, of_role(user.role))
+        check_grant(caller, role_permissions(user.role))
         return await _end_logins(services, caller, user_id)
 
 
@@ -367,7 +367,7 @@ def _by_name(project: ProjectRow) -> str:
 
 
 def _member_project(project: ProjectRow, role: Role) -> MemberProject:
-    return MemberProject(project.id, project.name, role, sorted(of_project_role(role)))
+    return MemberProject(project.id, project.name, role, sorted(project_role_permissions(role)))
 
 
 async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Login]:

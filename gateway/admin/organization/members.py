@@ -17,7 +17,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, members, users
 from gateway.domain.errors import NotFound
 from gateway.domain.tenancy.actor import Actor
-from gateway.domain.tenancy.permissions import check_grant, of_project_role
+from gateway.domain.tenancy.permissions import check_grant, project_role_permissions
 from gateway.domain.tenancy.principal import Role
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class MemberController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing_member(conn, project_id, user_id)
-            check_grant(caller, of_project_role(before.role), project_id)
+            check_grant(caller, project_role_permissions(before.role), project_id)
             shown = with_revoked_keys(_wire(before), await members.remove_member(conn, project_id, user_id))
             await audit.record(
                 conn, audit_author(caller), "member.removed", user_id, project_id=project_id, before=shown
@@ -133,7 +133,11 @@ async def _put_member(
             raise wrong_value("user_id", "the organization has no user with this id")
         before = await _existing_member(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
-        check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)
+        check_grant(
+            caller,
+            project_role_permissions(role) | project_role_permissions(before.role if before else None),
+            project_id,
+        )
         await check_may_admit(conn, caller)
         await members.put_member(conn, caller.organization_id, project_id, user_id, role)
         after = _wire(await _existing_member(conn, project_id, user_id))

@@ -31,7 +31,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, logins, users
 from gateway.db.organization import passkeys as rows
 from gateway.domain.errors import Conflict, NotFound
-from gateway.domain.tenancy.permissions import check_grant, of_role
+from gateway.domain.tenancy.permissions import check_grant, role_permissions
 from gateway.http.fields import decode
 from gateway.http.request.call import call_of
 from gateway.http.shape import shape
@@ -276,7 +276,7 @@ class UserPasskeyController(Controller):
         """Remove a passkey of a user, whose device was lost for example. All logins of the user end."""
         async with services.database.transaction() as conn:
             user = await existing_user(conn, caller.organization_id, user_id, lock=True)
-            check_grant(caller, of_role(user.role))
+            check_grant(caller, role_permissions(user.role))
             before = _checked_passkey(await rows.lock_passkey(conn, user_id, passkey_id), passkey_id)
             await rows.remove_passkeys(conn, user_id, passkey_id)
             await logins.revoke_logins(conn, user_id)

@@ -20,7 +20,7 @@ from gateway.db.organization import audit, keys, logins, passkeys, users
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.common_passwords import is_common
-from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
+from gateway.domain.tenancy.permissions import authorize, check_grant, role_permissions
 from gateway.domain.tenancy.principal import Role
 from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
 from gateway.tenancy.throttle import unlock
@@ -127,7 +127,7 @@ class UserController(Controller):
         check_email(wanted.email)
         check_address(wanted.email, "email")
         check_name(wanted.name)
-        check_grant(caller, of_role(wanted.role))
+        check_grant(caller, role_permissions(wanted.role))
         if wanted.password is not None:
             check_new_password(wanted.password, "password", wanted.email, wanted.name)
         password_hash = None if wanted.password is None else await services.passwords.hash(wanted.password)
@@ -167,7 +167,7 @@ class UserController(Controller):
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             name = before.name if wanted.name is UNSET else wanted.name
             role = before.role if wanted.role is UNSET else wanted.role
-            check_grant(caller, of_role(before.role) | of_role(role))
+            check_grant(caller, role_permissions(before.role) | role_permissions(role))
             if role is not None and role != before.role:
                 await check_may_admit(conn, caller)
             if role != "owner":
@@ -194,7 +194,7 @@ class UserController(Controller):
         password_hash = await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
-            check_grant(caller, of_role(before.role))
+            check_grant(caller, role_permissions(before.role))
             await check_may_admit(conn, caller)
             check_new_password(wanted.password, "password", before.email, before.name)
             await logins.set_password_hash(conn, user_id, password_hash)
@@ -232,7 +232,7 @@ class UserController(Controller):
         async with services.database.transaction() as conn:
             owners = await users.lock_owners(conn, caller.organization_id)
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
-            check_grant(caller, of_role(before.role))
+            check_grant(caller, role_permissions(before.role))
             _check_another_owner(owners, user_id)
             revoked = await users.remove_user(conn, caller.organization_id, user_id)
             shown = with_revoked_keys(user_wire(before), revoked)

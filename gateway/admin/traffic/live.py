@@ -26,7 +26,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import projects_with
 from gateway.http.shape import shape
-from gateway.http.sse import Encoded, in_one_line, open_stream
+from gateway.http.sse import EncodedEvents, in_one_line, open_stream
 
 ENGINES_EVERY_S, TRAFFIC_EVERY_S, CHECK_EVERY_S, HEARTBEAT_EVERY_S = 1.0, 2.0, 5.0, 15.0
 TICK_S = 1.0
@@ -245,4 +245,4 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
             return False
 
     at_first = await rights()
-    return await open_stream(request, _Watcher(services, caller, may_go_on).events(), Encoded())
+    return await open_stream(request, _Watcher(services, caller, may_go_on).events(), EncodedEvents())

@@ -69,7 +69,7 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
 }
 
 
-def of_role(role: Role | None) -> frozenset[Permission]:
+def role_permissions(role: Role | None) -> frozenset[Permission]:
     """Return the permissions that a role in the organization gives, in all of it.
 
     role: None: no role, and no permissions.
@@ -77,7 +77,7 @@ def of_role(role: Role | None) -> frozenset[Permission]:
     return OF_ROLE[role] if role else frozenset()
 
 
-def of_project_role(role: Role | None) -> frozenset[Permission]:
+def project_role_permissions(role: Role | None) -> frozenset[Permission]:
     """Return the permissions that a role in a project gives there.
 
     role: None: no role, and no permissions.
@@ -85,13 +85,13 @@ def of_project_role(role: Role | None) -> frozenset[Permission]:
     return OF_PROJECT_ROLE[role] if role else frozenset()
 
 
-def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
+def scope_permissions(scopes: Iterable[Scope]) -> frozenset[Permission]:
     """Return the permissions that scopes give together."""
     return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
 
 
 def has_scope(scopes: Collection[Scope], wanted: Scope) -> bool:
-    """Tell whether a key's scopes let it do what one scope is for: a key that may use models may post feedback."""
+    """Tell whether a key's scopes include the wanted one, or one that implies it: `inference` implies `feedback`."""
     return wanted in scopes or (wanted == "feedback" and "inference" in scopes)
 
 
@@ -128,8 +128,8 @@ def authorize(actor: Actor, permission: Permission, project_id: str | None) -> N
 def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
     """Check that the actor may give, change or take away these permissions.
 
-    Nobody gives, changes or takes away more than they have. An exception are permissions to read content: people
-    without these, such as admins, and operators' keys may give them.
+    Nobody gives, changes or takes away permissions that they do not have themselves. Permissions to read content are an
+    exception: admins and operators' keys may give these permissions without having them.
 
     project_id: the project in which the permissions would hold; None: the whole organization.
 
@@ -143,5 +143,5 @@ def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | N
 
 
 def no_such_project(project_id: str) -> NotFound:
-    """Return the error for an unknown project, the same for another organization's project and for none."""
+    """Return the error for an unknown project: the same for one that does not exist and for another organization's."""
     return NotFound(f"No project has the id '{project_id}'.", param="project_id")

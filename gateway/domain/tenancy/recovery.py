@@ -17,12 +17,12 @@ MAX_CHARS = 40
 
 
 def new_codes() -> list[str]:
-    """Return new codes as they are shown, in groups of letters and digits."""
+    """Return NUM_CODES new codes in the form in which they are shown: groups of letters and digits."""
     return [_in_groups(base64.b32encode(secrets.token_bytes(NUM_BYTES)).decode().lower()) for _ in range(NUM_CODES)]
 
 
 def digest(code: str) -> bytes:
-    """Return the digest of a code, however it was typed."""
+    """Return the SHA-256 of a code; case, spaces and the signs between its groups do not matter."""
     return hashlib.sha256("".join(filter(str.isalnum, code)).lower().encode()).digest()
 
 

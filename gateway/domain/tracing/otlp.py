@@ -49,7 +49,7 @@ def encode_request(spans: Iterable[EncodedSpan], resources: Mapping[Service, Att
 
 
 def encode_span(span: Span) -> EncodedSpan:
-    """Return a span that has ended in the protocol's binary form."""
+    """Return the binary form, in the OpenTelemetry protocol, of a span that has ended."""
     parts = [b"\x0a\x10", bytes.fromhex(span.trace_id), b"\x12\x08", bytes.fromhex(span.span_id)]
     if span.parent_id:
         parts += (b"\x22\x08", bytes.fromhex(span.parent_id))
@@ -93,7 +93,7 @@ def _any_value(value: Value) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _key(name: str) -> bytes:
-    """Return the encoded name of an attribute, of which there are few."""
+    """Return the encoded name of an attribute. The result is cached, since attributes have few different names."""
     return _text(1, name)
 
 

@@ -19,6 +19,7 @@ class SpanEvent(msgspec.Struct, frozen=True):
 
     name: str
     at_ns: int
+    """The moment in Unix nanoseconds."""
     attributes: Attributes = {}
 
 
@@ -33,6 +34,7 @@ class Span(msgspec.Struct, eq=False):
     kind: Kind
     start_ns: int
     end_ns: int = 0
+    """The end of the span; 0 while the work goes on."""
     service: Service = "gateway"
     attributes: Attributes = {}
     events: list[SpanEvent] = []

@@ -35,7 +35,10 @@ _START = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 async def analysis_chunks(conn: Connection, scope: Scope) -> AsyncIterator[bytes]:
-    """Yield the bytes of the file; kept looks come a hundred at a time. Within the transaction of a snapshot."""
+    """Yield the bytes of the file. Stored looks are read LOOKS_PER_CHUNK at a time.
+
+    The connection has to be in the transaction of a snapshot.
+    """
     total, split = await load_total(conn, scope.id), Split(b"", b"", b"", scope.tables)
     segments = await load_segments(conn, scope.id)
     num_arms = len(scope.definition.arms)

@@ -120,9 +120,10 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
 
 
 def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
-    """Return a metric of which people and a judge have voted, as the results show it.
+    """Return the comparison of an arm with the control by a metric on which people and a judge vote.
 
-    If both have voted about a unit, y is the people's mean and x the judge's; else y is the judge's; all in millionths.
+    In the sums of units on which both have voted, y is the people's mean and x is the judge's; in the sums of all other
+    units, y is the judge's mean. All means are in millionths.
     """
     nothing, epochs = dict.fromkeys(FIELDS, 0), []
     for epoch in tally.shares:
@@ -153,12 +154,15 @@ def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, An
     }
 
 
-def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean], float]:
-    """Return, for one epoch, the units of both arms, an arm's three means, and the judge's weight.
+def judged_epoch(pair: list[tuple[Sums, ...]], side: int) -> tuple[int, list[Mean], float]:
+    """Return, for one epoch, the units of the control and the arm together, one side's means, and the judge's weight.
 
-    The means are with a judge's help, of people alone, and of the judge alone.
+    The three means are that of people with the judge's help, that of people alone, and that of the judge alone.
+
+    pair: for the control and for the arm, the sums of units on which people and the judge voted, and those of units on
+    which only the judge did. side: 0: the means are the control's; 1: the arm's.
     """
-    both, others = pair[one]
+    both, others = pair[side]
     scores = dict.fromkeys(FIELDS, 0) | {
         "n": both["n"] + others["n"],
         "y": both["x"] + others["y"],
@@ -387,7 +391,7 @@ def t_radius(degrees: int, u: float, alpha: float) -> float:
 def t_log_e(t: float, degrees: int, u: float) -> float:
     """Return the logarithm of the evidence of a t statistic against there being no effect.
 
-    degrees: degrees of freedom. u: as for `t_radius`.
+    degrees: degrees of freedom. u: the variance of the mixture of effects, in units of the squared standard error.
     """
     if degrees < 1:
         return 0.0
@@ -486,7 +490,7 @@ def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) ->
 def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> dict[str, float]:
     """Return the level-alpha interval and the estimate of the p-quantile in milliseconds, from units by bucket of time.
 
-    k: as for `log_e`.
+    k: the concentration of the Dirichlet prior around the shares.
     """
     total = sum(counts)
     if not total:

@@ -56,7 +56,8 @@ class Bound(msgspec.Struct, frozen=True):
 class Watch:
     """The timer of one connection. end: called with a bound that is passed, and the last bytes to send.
 
-    The timer is not moved where the next deadline is later, as it is for most requests, but set anew when it ends.
+    Mostly a new deadline is later than the timer's time. Then the timer is left alone, and set to the deadline when it
+    fires, since that costs less than to move it for each request.
     """
 
     def __init__(self, end: Callable[[Bound, bytes], None]) -> None:

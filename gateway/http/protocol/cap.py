@@ -11,7 +11,8 @@ from gateway.domain.tenancy.addresses import Network, client_of, contains
 class ConnectionCap:
     """Counts the open connections of one process.
 
-    max_per_client: 0: no bound. exempt: proxies that speak for many clients; they count in max_in_all only.
+    max_per_client: the most connections of one client; 0: no bound. exempt: proxies that speak for many clients; their
+    connections count in max_in_all only. max_in_all: the most connections of all clients together.
     """
 
     def __init__(self, max_per_client: int, exempt: Sequence[Network] = (), *, max_in_all: int = 1 << 20) -> None:

@@ -299,8 +299,8 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close an idle connection.
 
-        One that is new gets a moment for its first request, which is on its way: its client cannot tell that from a
-        request that was begun, and must not repeat it.
+        A new connection stays open for LAST_HEAD_S, since its first request may be on the way: a client whose
+        connection closes cannot tell whether the request was begun, and so must not repeat it.
         """
         if self._state == (State.HEAD, None) and not self._is_stopping:
             self._is_stopping = True

@@ -67,7 +67,7 @@ def parser_for(receiver: object) -> httptools.HttpRequestParser:
 
 
 class Excess:
-    """Counts the bytes of one body that are no content, as they come."""
+    """Counts the bytes of one body that are framing rather than content, as they come."""
 
     def __init__(self) -> None:
         self._num_bytes = 0
@@ -78,7 +78,7 @@ class Excess:
         self._num_bytes = self._num_allowed = 0
 
     def chunk(self) -> None:
-        """Count the begin of a chunk."""
+        """Count the beginning of a chunk."""
         self._num_allowed += CHUNK_BYTES
 
     def content(self, num_bytes: int) -> None:
@@ -86,9 +86,10 @@ class Excess:
         self._num_allowed += FRAMED_BYTES_PER_BYTE * num_bytes
 
     def is_too_much(self, num_bytes: int) -> bool:
-        """Count bytes that came for the body, after those of its content; tell whether too many are excess.
+        """Count all bytes of one read, and tell whether too many bytes of the body so far were excess.
 
-        Bytes that content allows and that do not come with it are not allowed later.
+        num_bytes: the bytes that were read, framing and content. The chunks and the content in them, which have to be
+        counted before, allow a number of these bytes; what they allow and this read did not use is not carried over.
         """
         self._num_bytes = max(0, self._num_bytes + num_bytes - self._num_allowed)
         self._num_allowed = 0

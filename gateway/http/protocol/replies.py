@@ -32,7 +32,7 @@ def with_fitted_replies(cycle: RequestResponseCycle, app: Any) -> Any:
 
 
 class _Sent(Awaitable[None]):
-    """The result of a `send` that was over at once."""
+    """The awaitable that `send` returns when it has sent the message already, so that awaiting it takes no time."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
@@ -42,7 +42,10 @@ _SENT = _Sent()
 
 
 def _beginning_quickly(cycle: RequestResponseCycle, app: Any) -> Any:
-    """Return the application for a usual client. The heads of usual replies take a third of uvicorn's time."""
+    """Return the application for a usual client, with a faster way to send the heads of usual replies.
+
+    Sending a head in this way takes less than half of the time that uvicorn takes.
+    """
 
     def send(message: Any) -> Awaitable[None]:
         if message["type"] == "http.response.start" and _is_begun(cycle, message):
@@ -53,9 +56,10 @@ def _beginning_quickly(cycle: RequestResponseCycle, app: Any) -> Any:
 
 
 def _is_begun(cycle: RequestResponseCycle, message: Any) -> bool:
-    """Send the head of a reply with status 200 as uvicorn would, and return True. Leave all that is unusual to uvicorn.
+    """Send the head of a reply with status 200 as uvicorn would, and return True.
 
-    That no value begins a line of its own is seen by one look at the whole head, instead of one at each header.
+    Return False, and send nothing, for anything unusual: uvicorn has to send the head then. No value may hold a line
+    break; that is checked once for the whole head instead of once for each header.
     """
     is_usual = message["status"] == 200 and cycle.scope["method"] != "HEAD"
     if not is_usual or cycle.flow.write_paused or cycle.disconnected or not cycle.keep_alive:
@@ -80,9 +84,10 @@ def _is_begun(cycle: RequestResponseCycle, message: Any) -> bool:
 
 
 def _ending_unasked(cycle: RequestResponseCycle, app: Any) -> Any:
-    """Return the application for a client that sends its body once asked: answered unasked, it may not send it at all.
+    """Return the application for a client that sends its body only after `100 Continue`.
 
-    The next bytes could then be a body or a request (RFC 9110, 10.1.1), so the connection ends.
+    If the reply comes first, the client may leave the body out. The bytes after that could be the body or the next
+    request (RFC 9110, 10.1.1), so the reply ends the connection.
     """
 
     async def send(message: Any) -> None:

@@ -71,7 +71,7 @@ class Exporter:
 
         url: the URL at which the collector takes traces; it usually ends in /v1/traces.
         headers: HTTP headers of each message, such as one with a key of the collector.
-        resources: as for `encode_request`, with version.
+        resources: the attributes of each process whose spans there are. version: the version of the product.
         outcomes: counts spans by what became of them: sent, no_room or not_taken.
         """
         self._url = url

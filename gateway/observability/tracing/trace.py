@@ -126,7 +126,7 @@ class Tracer:
         return Traced("" if parent is None else trace_id, own)
 
 
-def passed_on(header: str, kind: Kind = "server") -> Traced:
+def context_without_spans(header: str, kind: Kind = "server") -> Traced:
     """Return the trace context of a request of which this gateway records no spans: the client's, if there is one."""
     parent = read_parent(header) if header else None
     if parent is None:
@@ -135,7 +135,7 @@ def passed_on(header: str, kind: Kind = "server") -> Traced:
 
 
 class BeginTrace(Protocol):
-    """A function that begins the trace of a request: `Tracer.begin` or `passed_on`."""
+    """A function that begins the trace of a request: `Tracer.begin` or `context_without_spans`."""
 
     def __call__(self, header: str, kind: Kind = "server") -> Traced:
         """Return the trace context. header: the client's `traceparent`; "" for none.

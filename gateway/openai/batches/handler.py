@@ -33,8 +33,7 @@ from gateway.openai.batches.wire import (
     BatchUsage,
     CreateBatch,
 )
-from gateway.openai.files.handler import author_of
-from gateway.openai.files.handler import known as known_file
+from gateway.openai.files.handler import author_of, well_formed_file_id
 from gateway.openai.shared.list_query import MAX_SHOWN, read_listing
 from gateway.openai.shared.pages import as_list, unknown_cursor
 from gateway.openai.shared.replies import json_response
@@ -69,7 +68,7 @@ def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
             author_of(call_of(request.scope), caller),
             api_key_id=caller.api_key_id,
             endpoint=wire.endpoint,
-            input_file_id=known_file(wire.input_file_id),
+            input_file_id=well_formed_file_id(wire.input_file_id),
             metadata=wire.metadata or {},
             keep_seconds=wire.output_expires_after.seconds if wire.output_expires_after is not None else None,
         )

@@ -26,7 +26,7 @@ from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes
 from gateway.http.bodies import Bodies
 from gateway.http.request.call import Call
-from gateway.observability.tracing.trace import BeginTrace, passed_on
+from gateway.observability.tracing.trace import BeginTrace, context_without_spans
 from gateway.openai.chat import handler as chat
 from gateway.openai.completions import handler as completions
 from gateway.openai.embeddings import handler as embeddings
@@ -66,7 +66,7 @@ class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-class _Refused(msgspec.Struct):
+class _RefusedFields(msgspec.Struct):
     """The fields that must not be in the body of a batch line."""
 
     stream: Any = None
@@ -74,7 +74,7 @@ class _Refused(msgspec.Struct):
     conversation: Any = None
 
 
-_REPLY, _REFUSED = msgspec.json.Decoder(_Reply), msgspec.json.Decoder(_Refused)
+_REPLY, _REFUSED = msgspec.json.Decoder(_Reply), msgspec.json.Decoder(_RefusedFields)
 
 
 class Lines:
@@ -88,7 +88,7 @@ class Lines:
         stored: StoredResponses,
         earlier: EarlierItems,
         background: BackgroundResponses,
-        begin_trace: BeginTrace = passed_on,
+        begin_trace: BeginTrace = context_without_spans,
     ) -> None:
         """Prepare to run lines of batches. begin_trace: begins the trace of each line."""
         bodies = _Unpaced()
@@ -107,7 +107,10 @@ class Lines:
     async def run(
         self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
     ) -> LineReply:
-        """Answer a line, as `LineRunner.run`."""
+        """Answer a line with the handler of its endpoint, as `LineRunner` demands.
+
+        Raises GatewayError: when the line is refused or fails.
+        """
         _check_alone(body)
         call = Call(request_id, time.perf_counter_ns(), batch=line, trace=self._begin_trace("", "internal"))
         error, is_our_fault = "", True
@@ -143,7 +146,7 @@ class Lines:
         )
 
     def disown(self, request_id: str, line: BatchLine) -> None:
-        """Ensure that nobody is billed for a line that is about to be aborted, as `LineRunner.disown`."""
+        """Ensure that nobody is billed for the usage of a line that is about to be aborted."""
         first = line.first_attempt
         self._pipeline.disown(request_id, range(first, first + ATTEMPTS_PER_BEGIN))
 

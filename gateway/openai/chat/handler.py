@@ -197,8 +197,11 @@ class _Reply(msgspec.Struct, frozen=True):
     """The fields that a whole reply and each chunk of a stream have in common."""
     calls: CallShape
     prompt_ids: list[int]
+    """The token ids of the prompt."""
     prompt_tokens: list[int]
+    """The number of tokens of the prompt: one number, since a chat has one prompt."""
     to_bytes: TokenBytes
+    """The function that gives the bytes of tokens."""
 
     def events(self, *, with_usage: bool, may_call: bool) -> ChatEvents:
         """Return the encoder of the reply as a stream.

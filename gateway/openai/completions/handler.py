@@ -148,7 +148,10 @@ def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
 
 
 def _text_request(wire: CompletionRequest, prompt: str | list[int], place: int | None) -> TextRequest:
-    """Return the pipeline's request for one prompt. place: the prompt's index, as in `FieldNames.index`."""
+    """Return the pipeline's request for one prompt.
+
+    place: the prompt's index in the list that the field `prompt` holds; None: the field holds this prompt alone.
+    """
     grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
     num_choices, num_candidates = _num_choices(wire)
     chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
@@ -203,9 +206,9 @@ def _logprobs_field(wire: CompletionRequest) -> str:
 async def _choices(
     wire: CompletionRequest, collected: Sequence[Collected], prompts: Sequence[ShownPrompt], to_bytes: TokenBytes
 ) -> list[CompletionChoice]:
-    """Return each prompt's choices, the likeliest of its candidates where there are more.
+    """Return each prompt's choices: the likeliest of its candidates, where it has more than are to be shown.
 
-    Each choice is encoded, see `slices`.
+    Each choice is encoded as JSON already, so that encoding the reply only copies bytes (`encode_parts`).
     """
     choices: list[CompletionChoice] = []
     names = names_of(to_bytes, by_id=wire.return_tokens_as_token_ids)

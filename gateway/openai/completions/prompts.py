@@ -34,7 +34,7 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
 
 
 def place_of(given: object, index: int) -> int | None:
-    """Return the index of a prompt in its field, as in `FieldNames.index`; None where the field is one prompt.
+    """Return the index of a prompt in the list that its field holds; None where the field holds one prompt alone.
 
     given: the field. index: the place of the prompt among those that `prompts` returned.
     """

@@ -33,7 +33,7 @@ from gateway.openai.conversations.wire import (
 )
 from gateway.openai.responses.conversation import own_items, with_ids
 from gateway.openai.responses.items import InputItem, Item
-from gateway.openai.responses.state import EarlierItems, known_conversation, not_allowed
+from gateway.openai.responses.state import EarlierItems, storing_not_allowed, well_formed_conversation_id
 from gateway.openai.responses.stored import INCLUDE, ITEMS_QUERY, without_include
 from gateway.openai.responses.wire import ItemList
 from gateway.openai.shared.list_query import MAX_SHOWN, read_listing
@@ -72,14 +72,14 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         changes.take(caller.project_id)
         wire = await decoded(_CREATE, await bodies.read(request, caller) or b"{}")
         if not caller.store_days:
-            raise not_allowed("conversations")
+            raise storing_not_allowed("conversations")
         items = await decoded_items(call_of(request.scope).request_id, caller, wire.items or ())
         try:
             made = await service.create(caller, new_id("conv"), wire.metadata or {}, as_json(items))
         except TooLong:
             raise too_long("items") from None
         if made is None:
-            raise not_allowed("conversations")
+            raise storing_not_allowed("conversations")
         return json_response(_conversation_wire(made))
 
     @get("/conversations/{conversation_id:str}", opt=shape(reply=ConversationObject))
@@ -88,7 +88,9 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         pace.take(caller.project_id)
         return json_response(
             _conversation_wire(
-                _existing_conversation(await service.get(caller, known_conversation(conversation_id)), conversation_id)
+                _existing_conversation(
+                    await service.get(caller, well_formed_conversation_id(conversation_id)), conversation_id
+                )
             )
         )
 
@@ -103,7 +105,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         """Replace the metadata of a conversation."""
         pace.take(caller.project_id)
         wire = await decoded(_UPDATE, await bodies.read(request, caller))
-        changed = await service.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
+        changed = await service.set_metadata(caller, well_formed_conversation_id(conversation_id), wire.metadata or {})
         return json_response(_conversation_wire(_existing_conversation(changed, conversation_id)))
 
     @delete("/conversations/{conversation_id:str}", status_code=200, opt=shape(reply=ConversationDeleted))
@@ -113,7 +115,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         """Delete a conversation with its items for good. The audit log records it."""
         pace.take(caller.project_id)
         changes.take(caller.project_id)
-        call, id = call_of(request.scope), known_conversation(conversation_id)
+        call, id = call_of(request.scope), well_formed_conversation_id(conversation_id)
         if not await service.delete(caller, id, address=call.address, request_id=call.request_id):
             raise _no_such(conversation_id)
         return json_response(ConversationDeleted(id))
@@ -126,7 +128,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         pace.take(caller.project_id)
         wire = await decoded(_ADD, await bodies.read(request, caller))
         items = await decoded_items(call_of(request.scope).request_id, caller, wire.items)
-        outcome = await service.append(caller, known_conversation(conversation_id), as_json(items))
+        outcome = await service.append(caller, well_formed_conversation_id(conversation_id), as_json(items))
         if outcome == "absent":
             raise _no_such(conversation_id)
         if outcome == "too_long":
@@ -141,7 +143,11 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         pace.take(caller.project_id)
         asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
         found = await service.page(
-            caller, known_conversation(conversation_id), after=asked.after, order=asked.order, limit=asked.limit
+            caller,
+            well_formed_conversation_id(conversation_id),
+            after=asked.after,
+            order=asked.order,
+            limit=asked.limit,
         )
         if found == "absent":
             raise _no_such(conversation_id)
@@ -163,7 +169,7 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
         for name, _ in without_include(request.query_params.multi_items()):
             name = name[:MAX_SHOWN]
             raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
-        found = await service.item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.item(caller, well_formed_conversation_id(conversation_id), _well_formed_item_id(item_id))
         if found is None:
             raise _no_such_item(item_id)
         return ASGIResponse(body=found.content, media_type="application/json")
@@ -178,7 +184,9 @@ def conversations(service: Conversations, earlier: EarlierItems, bodies: Bodies)
     ) -> ASGIResponse:
         """Delete an item of a conversation, and return the conversation."""
         pace.take(caller.project_id)
-        found = await service.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.delete_item(
+            caller, well_formed_conversation_id(conversation_id), _well_formed_item_id(item_id)
+        )
         if found is None:
             raise _no_such_item(item_id)
         return json_response(_conversation_wire(found))
@@ -219,7 +227,7 @@ def _existing_conversation(conversation: Conversation | None, asked: str) -> Con
     return conversation
 
 
-def _known_item(item_id: str) -> str:
+def _well_formed_item_id(item_id: str) -> str:
     """Return an id if it has the form of an item's id, else "", which is no item's id."""
     return item_id if _ITEM_ID.fullmatch(item_id) else ""
 

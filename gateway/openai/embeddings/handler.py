@@ -95,7 +95,10 @@ def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
 
 
 def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int], place: int | None = None) -> EmbeddingRequest:
-    """Return the pipeline's request for one input. place: the input's index, as in `FieldNames.index`."""
+    """Return the pipeline's request for one input.
+
+    place: the input's index in the list that the field `input` holds; None: the field holds this input alone.
+    """
     return EmbeddingRequest(
         prompt=prompt,
         names=FieldNames("input", place),

@@ -133,14 +133,16 @@ def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
     async def delete_file(file_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Delete a file for good. The audit log records it. A batch that reads the file goes on."""
         changes.take(caller.project_id)
-        if not await service.delete(caller.project_id, known(file_id), author_of(call_of(request.scope), caller)):
-            raise no_such(file_id)
+        if not await service.delete(
+            caller.project_id, well_formed_file_id(file_id), author_of(call_of(request.scope), caller)
+        ):
+            raise no_such_file(file_id)
         return json_response(FileDeleted(file_id))
 
     async def _existing_file(caller: Principal, file_id: str) -> File:
-        file = await service.get(caller.project_id, known(file_id))
+        file = await service.get(caller.project_id, well_formed_file_id(file_id))
         if file is None:
-            raise no_such(file_id)
+            raise no_such_file(file_id)
         return file
 
     return [create_file, list_files, retrieve_file, download_file, delete_file]
@@ -158,12 +160,12 @@ def file_wire(file: File) -> FileObject:
     )
 
 
-def known(file_id: str) -> str:
+def well_formed_file_id(file_id: str) -> str:
     """Return an id if it has the form of a file's id, else "", which is no file's id."""
     return file_id if _ID.fullmatch(file_id) else ""
 
 
-def no_such(file_id: str) -> NotFound:
+def no_such_file(file_id: str) -> NotFound:
     """Return the error for an id that no file of the project has."""
     return NotFound(f"No such File object: {file_id[:MAX_SHOWN]}", param="id")
 

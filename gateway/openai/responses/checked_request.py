@@ -24,7 +24,7 @@ from gateway.openai.responses.options import (
     text_request,
 )
 from gateway.openai.responses.reply import Reply, ReplyIds
-from gateway.openai.responses.state import EarlierItems, base_of, content_opener, id_of
+from gateway.openai.responses.state import EarlierItems, base_of, content_opener, conversation_id_of
 from gateway.openai.responses.tools import ResponseTools, response_tools
 from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
@@ -41,6 +41,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
     wire: CreateResponse
     tools: ResponseTools
     tier: str
+    """The service tier of the request, as the reply shows it."""
     before: list[Item]
     """The items before the request's own: those of the response or conversation that it continues."""
     items: list[Item]
@@ -58,7 +59,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the response is added to, if any."""
-        return id_of(self.wire.conversation)
+        return conversation_id_of(self.wire.conversation)
 
     def initial(self, sampling: SamplingParams, random_part: str, *, is_stored: bool) -> ResponseObject:
         """Return the response before it has output.

@@ -23,7 +23,7 @@ from gateway.openai.responses.background.queue import queued
 from gateway.openai.responses.checked_request import checked_request
 from gateway.openai.responses.events import ResponseEvent
 from gateway.openai.responses.options import check_options
-from gateway.openai.responses.state import EarlierItems, is_to_be_stored, not_allowed, stored_form
+from gateway.openai.responses.state import EarlierItems, is_to_be_stored, stored_form, storing_not_allowed
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
 from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach_run, context_of
@@ -60,7 +60,7 @@ def responses(
         check_options(wire)
         is_to_store = is_to_be_stored(caller, wire.store)
         if wire.background and not is_to_store:
-            raise not_allowed("responses to be stored, as those in the background are", "background")
+            raise storing_not_allowed("responses to be stored, as those in the background are", "background")
         if wire.store or wire.background:
             await stored.check_room(caller.project_id)
         asked = await checked_request(wire, caller, earlier, pipeline)

@@ -102,8 +102,9 @@ class Progress:
         """Begin a response.
 
         initial: the response without output.
-        custom, namespaces: as for `ResponseTools`.
-        must_call: no text comes.
+        custom: the names of custom tools, as the model sees them.
+        namespaces: the namespace, and the name within it, of each tool in a namespace, by the name that the model sees.
+        must_call: True: the answer is a call of a tool, so that no text comes.
         thinking: tells reasoning from the rest, for a model that thinks.
         seal: seals reasoning, where that is asked for.
         """

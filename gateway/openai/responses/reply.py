@@ -52,9 +52,11 @@ class Counts(msgspec.Struct, frozen=True):
     """The token counts of a response that has not ended."""
 
     output: int = 0
+    """The number of generated tokens, tokens of reasoning included."""
     reasoning: int = 0
+    """The number of generated tokens that are reasoning."""
     input: int | None = None
-    """The number of the prompt's tokens, where it is known already."""
+    """The number of the prompt's tokens; None where it is not known yet."""
     request_id: str = ""
     """The id under which the run is billed."""
 
@@ -80,7 +82,7 @@ class Reply:
         to_bytes: gives the bytes of tokens, where log-probabilities are shown.
         thinks: True: the model may think before it answers.
         is_thinking: True: the prompt ended with the beginning of thinking.
-        seal: as for `Progress`.
+        seal: seals reasoning for the client to keep; None where the client does not ask for that.
         must_call: True: the answer has to be a call of a tool. num_prompt_tokens: the tokens of the prompt.
         """
         self.initial = initial
@@ -180,9 +182,9 @@ class ResponseEvents:
 
     async def encode(self, item: Item) -> bytes:
         """Return the events for pieces that came together, as one write."""
-        return b"".join(self.each(item))
+        return b"".join(self.encode_each(item))
 
-    def each(self, item: Item) -> list[bytes]:
+    def encode_each(self, item: Item) -> list[bytes]:
         """Return the events for pieces that came together, as a list of encoded events."""
         if isinstance(item, list):
             events = [] if self._has_begun else self._progress.begin()
@@ -208,13 +210,13 @@ class ResponseEvents:
 
     def failed(self, error: GatewayError) -> bytes:
         """Return the events that end a stream after a failure."""
-        return b"".join(self.failing(error)) + DONE
+        return b"".join(self.failure_events(error)) + DONE
 
-    def failing(self, error: GatewayError) -> list[bytes]:
+    def failure_events(self, error: GatewayError) -> list[bytes]:
         """Return the events of a failure as a list of encoded events."""
         return [*map(self._encoded, self._progress.fail(error, self._usage_so_far))]
 
-    def cancelling(self) -> list[bytes]:
+    def cancellation_events(self) -> list[bytes]:
         """Return the events of a cancellation as a list of encoded events."""
         return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
 
@@ -223,7 +225,10 @@ class ResponseEvents:
         self._billed = usage
 
     def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
-        """Bring a response that has not begun into the state after these events, which are all that it has had."""
+        """Bring a response that has not begun into the state after all events that an earlier run of it logged.
+
+        encoded: those events. counts: the token counts up to the last one.
+        """
         self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
         self._num_tokens, self._prompt_tokens, self._has_begun = counts.output, counts.input, True
 
@@ -234,7 +239,7 @@ class ResponseEvents:
 
     @property
     def has_begun(self) -> bool:
-        """True once the response has events, which `each` does not return again."""
+        """True once the response has events, which `encode_each` does not return again."""
         return self._has_begun
 
     @property

@@ -37,17 +37,17 @@ _ITEM = msgspec.json.Decoder(Item)
 _ITEMS = msgspec.json.Decoder(list[Item])
 
 
-def known_form(response_id: str) -> str:
+def well_formed_response_id(response_id: str) -> str:
     """Return a text if it has the form of a response's id, else "", which is no response's id."""
     return response_id if _RESPONSE_ID.fullmatch(response_id) else ""
 
 
-def known_conversation(conversation_id: str) -> str:
+def well_formed_conversation_id(conversation_id: str) -> str:
     """Return a text if it has the form of a conversation's id, else "", which is no conversation's id."""
     return conversation_id if _CONVERSATION_ID.fullmatch(conversation_id) else ""
 
 
-def id_of(conversation: ConversationParam | None) -> str | None:
+def conversation_id_of(conversation: ConversationParam | None) -> str | None:
     """Return the id of the conversation that a request names; None where it names none."""
     return conversation.id if isinstance(conversation, ConversationRef) else conversation
 
@@ -58,11 +58,11 @@ def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
     Raises InvalidRequest: when the project does not allow what is wanted.
     """
     if wanted and not caller.store_days:
-        raise not_allowed("responses to be stored: 'store' must be false", "store")
+        raise storing_not_allowed("responses to be stored: 'store' must be false", "store")
     return bool(caller.store_days) if wanted is None else wanted
 
 
-def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
+def storing_not_allowed(what: str, param: str | None = None) -> InvalidRequest:
     """Return the error for a request to store content that the project does not allow to be stored.
 
     what: the content in words. param: the field at fault; None for none.
@@ -132,8 +132,8 @@ class EarlierItems:
                 code="invalid_parameter_combination",
             )
         self._pace.take(caller.project_id)
-        asked = id_of(conversation) or ""
-        items_json = await self._conversations.items(caller, known_conversation(asked))
+        asked = conversation_id_of(conversation) or ""
+        items_json = await self._conversations.items(caller, well_formed_conversation_id(asked))
         if items_json is None:
             raise InvalidRequest(
                 f"Conversation with id '{shortened(asked)}' not found.",
@@ -160,7 +160,7 @@ class EarlierItems:
         if response_id is None:
             return []
         self._pace.take(caller.project_id)
-        followed = await self._stored.chain(caller, known_form(response_id))
+        followed = await self._stored.chain(caller, well_formed_response_id(response_id))
         if followed.is_too_long:
             raise _too_long("previous_response_id")
         if followed.turns is None:

@@ -28,7 +28,7 @@ from gateway.openai.responses.background.follow import POLL_S, Followers, Follow
 from gateway.openai.responses.background.request import BackgroundRequest
 from gateway.openai.responses.conversation import with_ids
 from gateway.openai.responses.items import Item
-from gateway.openai.responses.state import known_form
+from gateway.openai.responses.state import well_formed_response_id
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
 from gateway.openai.shared.list_query import MAX_SHOWN, read_listing
 from gateway.openai.shared.pages import as_list, page_of
@@ -84,7 +84,10 @@ def stored_responses(
         number `starting_after`, then further events as they come.
         """
         pace.take(caller.project_id)
-        id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))
+        id, after = (
+            well_formed_response_id(response_id),
+            _starting_after(without_include(request.query_params.multi_items())),
+        )
         if after is not None:
             followed = await background.get(caller, id)
             if followed is None:
@@ -119,7 +122,7 @@ def stored_responses(
         """List the items of a response's own input, the newest first."""
         pace.take(caller.project_id)
         asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
-        id = known_form(response_id)
+        id = well_formed_response_id(response_id)
         turn, kept = await stored.turn(caller, id), None
         if turn is None and (kept := await background.request(caller, id)) == b"":  # stored by now
             turn = await stored.turn(caller, id)
@@ -145,7 +148,7 @@ def stored_responses(
         """
         pace.take(caller.project_id)
         deletions.take(caller.project_id)
-        call, id = call_of(request.scope), known_form(response_id)
+        call, id = call_of(request.scope), well_formed_response_id(response_id)
         if not await stored.delete(caller, id, address=call.address, request_id=call.request_id):
             raise _no_such(response_id)
         return json_response(ResponseDeleted(id))
@@ -157,7 +160,7 @@ def stored_responses(
         A response that has ended stays as it is.
         """
         pace.take(caller.project_id)
-        id = known_form(response_id)
+        id = well_formed_response_id(response_id)
         if await background.cancel(caller, id) is None:
             if await stored.get(caller, id) is None:
                 raise _no_such(response_id)

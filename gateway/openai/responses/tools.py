@@ -39,7 +39,9 @@ class ResponseTools(msgspec.Struct, frozen=True):
     namespaces: dict[str, tuple[str, str]]
     """The namespace, and the name within it, of each tool in a namespace, by the name that the model sees."""
     shown: list[ToolShown]
+    """The tools as the reply shows them."""
     choice: ToolChoiceShown
+    """The choice among the tools as the reply shows it."""
 
 
 def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, parallel: bool | None) -> ResponseTools:

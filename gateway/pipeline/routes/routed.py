@@ -167,7 +167,7 @@ class RoutedRequests:
         """
         end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
         is_allowed = (context.deadline is None or end_s < context.deadline) and budgets.retries.take(time.monotonic())
-        self._metrics.retried(_label(policy), is_allowed=is_allowed)
+        self._metrics.count_retry(_label(policy), is_allowed=is_allowed)
         return is_allowed
 
     async def _wait(self, context: RequestContext, wait_ms: int) -> None:
@@ -192,12 +192,12 @@ class RoutedRequests:
                 return False  # it waits for a place here, and a second one would wait as well
             is_allowed = budgets.hedges.take()
             if not (is_allowed or was_refused):
-                self._metrics.hedged(_label(policy), "refused")
+                self._metrics.count_hedge(_label(policy), "refused")
             was_refused = not is_allowed
             return is_allowed
 
         def won(is_second: bool) -> None:
-            self._metrics.hedged(_label(policy), "second" if is_second else "first")
+            self._metrics.count_hedge(_label(policy), "second" if is_second else "first")
 
         return Hedging(delay_ms / 1e3, may_begin, partial(self._meter.outrun, own_id), won)
 
@@ -271,8 +271,8 @@ class RoutedRequests:
     def _count_outcome(self, policy: RoutedPolicy, steps: Steps, outcome: str, *, is_followed: bool) -> None:
         assert steps.step is not None
         route = _label(policy)
-        self._metrics.took(route, edges_to(steps.step.path))
-        self._metrics.tried(route, outcome, is_followed=is_followed)
+        self._metrics.count_branches(route, edges_to(steps.step.path))
+        self._metrics.count_attempt(route, outcome, is_followed=is_followed)
 
     async def _plan(self, context: RequestContext, policy: RoutedPolicy, asked: Sequence[TextRequest]) -> Planned:
         principal = context.principal

@@ -76,7 +76,7 @@ def _of_faults() -> Labels:
     metrics.count_cut_stream("/v1/completions")
     metrics.content_lost.labels("reply").inc()
     metrics.spans.labels("no_room").inc()
-    metrics.routes.tried("route", "died", is_followed=True)
+    metrics.routes.count_attempt("route", "died", is_followed=True)
     metrics.journal.difference.set({("tiny", "rep_1"): 0})
     return labels_of(metrics.render().decode())
 

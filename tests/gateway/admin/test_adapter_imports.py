@@ -15,7 +15,7 @@ import pytest
 
 from gateway.db.adapters.adapter_imports import expire_imports
 from gateway.domain.errors import InvalidRequest
-from gateway.http.upload_body import while_they_come
+from gateway.http.upload_body import unstalled_chunks
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
 from tests.patience import PATIENCE_S
@@ -194,7 +194,7 @@ async def test_a_body_that_stalls_is_given_up() -> None:
         yield b"first"
         await asyncio.Event().wait()
 
-    coming = while_they_come(stalling(), 0.01)
+    coming = unstalled_chunks(stalling(), 0.01)
     assert await anext(coming) == b"first"
     with pytest.raises(InvalidRequest) as refused:
         await anext(coming)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.db.pool import Database
-from gateway.domain.tenancy.permissions import ALL, of_project_role
+from gateway.domain.tenancy.permissions import ALL, project_role_permissions
 from gateway.domain.tenancy.recovery import NUM_CODES
 from gateway.domain.tenancy.totp import code_at
 from gateway.tenancy.throttle import FREE_FAILURES
@@ -100,7 +100,7 @@ async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServ
     assert (owner["model"], owner["imports_from_sources"]) == ("tiny", True)
     async with server.person("bob@example.com") as browser:
         member = (await browser.get(f"{server.url}/admin/v1/session")).json()
-    permissions = sorted(of_project_role("viewer"))
+    permissions = sorted(project_role_permissions("viewer"))
     assert (member["model"], member["permissions"]) == ("tiny", [])
     assert member["projects"] == [{"id": project, "name": "acme", "role": "viewer", "permissions": permissions}]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering.format import Adopted, Copied, Progressed, Record, Released
-from gateway.metering.unsettled import Unsettled, made_up
+from gateway.metering.unsettled import Unsettled, made_up_end
 from tests.gateway.metering.records import count, ended_record, opened_record
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -68,14 +68,14 @@ def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() ->
         [opened_record(), Progressed([count(completion_tokens=2)]), Progressed([count(completion_tokens=5)])]
     )
     (running,) = unsettled.running.values()
-    record = made_up(running, 7).record
+    record = made_up_end(running, 7).record
     assert (record.finish_reason, record.usage.prompt_tokens, record.usage.completion_tokens) == ("error", 3, 5)
     assert record.meter == opened_record().meter
 
 
 def test_one_that_nobody_has_seen_anything_of_costs_nothing() -> None:
     (running,) = added_up([opened_record()]).running.values()
-    usage = made_up(running, 7).record.usage
+    usage = made_up_end(running, 7).record.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
 
 

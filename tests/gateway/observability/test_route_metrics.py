@@ -11,10 +11,10 @@ def test_routes_and_branches_beyond_the_first_ones_are_counted_together() -> Non
     registry = CollectorRegistry()
     metrics, num_more = RouteMetrics(registry), 7
     for number in range(MAX_ROUTES + num_more):
-        metrics.tried(f"proj/{number}", "failed", is_followed=True)
+        metrics.count_attempt(f"proj/{number}", "failed", is_followed=True)
     for number in range(MAX_BRANCHES + num_more):
-        metrics.took(f"proj/{number}", [("root.fallback", "nodes[0]")])
-    metrics.tried("proj/0", "served")
+        metrics.count_branches(f"proj/{number}", [("root.fallback", "nodes[0]")])
+    metrics.count_attempt("proj/0", "served")
     named = {"route": OTHER, "node": OTHER, "branch": OTHER}
     assert registry.get_sample_value("lorikeet_route_branches_total", named) == num_more
     for name, label in (("attempts", "outcome"), ("fallbacks", "error")):

@@ -13,9 +13,9 @@ from gateway.domain.tenancy.permissions import (
     READ,
     authorize,
     check_grant,
-    of_project_role,
-    of_role,
-    of_scopes,
+    project_role_permissions,
+    role_permissions,
+    scope_permissions,
 )
 from gateway.domain.tenancy.principal import Permission
 
@@ -49,14 +49,14 @@ def test_a_role_in_a_project_lifts_nothing_that_the_operator_imposes() -> None:
 
 
 def test_scopes_cover_the_admin_api_between_them() -> None:
-    assert of_scopes(["admin_read", "admin_write"]) == ALL - {"content.read"}
-    assert not of_scopes(["admin_read"]) & of_scopes(["admin_write"])
-    assert of_scopes(["inference"]) == frozenset()
-    assert of_scopes(["adapters"]) == {"adapters.read", "adapters.write"}
+    assert scope_permissions(["admin_read", "admin_write"]) == ALL - {"content.read"}
+    assert not scope_permissions(["admin_read"]) & scope_permissions(["admin_write"])
+    assert scope_permissions(["inference"]) == frozenset()
+    assert scope_permissions(["adapters"]) == {"adapters.read", "adapters.write"}
 
 
 def test_a_role_in_a_project_counts_there_alone() -> None:
-    member = actor(frozenset(), proj_a=of_project_role("admin"))
+    member = actor(frozenset(), proj_a=project_role_permissions("admin"))
     authorize(member, "keys.write", "proj_a")
     with pytest.raises(NotFound, match="No project has the id 'proj_b'"):
         authorize(member, "keys.write", "proj_b")
@@ -65,23 +65,23 @@ def test_a_role_in_a_project_counts_there_alone() -> None:
 
 
 def test_lacking_a_permission_is_said_to_who_has_a_part_in_the_project() -> None:
-    for who in (actor(of_role("viewer")), actor(frozenset(), proj_a=of_project_role("viewer"))):
+    for who in (actor(role_permissions("viewer")), actor(frozenset(), proj_a=project_role_permissions("viewer"))):
         with pytest.raises(PermissionDenied, match=r"keys\.write"):
             authorize(who, "keys.write", "proj_a")
 
 
 def test_nobody_gives_more_than_they_have() -> None:
-    admin, in_project = actor(of_role("admin")), actor(frozenset(), proj_a=of_project_role("admin"))
-    check_grant(admin, of_role("admin"))
-    check_grant(in_project, of_project_role("viewer"), "proj_a")
-    check_grant(admin, of_project_role("admin"), "proj_a")  # may read content, unlike the organization's admin
-    check_grant(actor(of_scopes(["admin_read", "admin_write"])), of_role("owner"))
+    admin, in_project = actor(role_permissions("admin")), actor(frozenset(), proj_a=project_role_permissions("admin"))
+    check_grant(admin, role_permissions("admin"))
+    check_grant(in_project, project_role_permissions("viewer"), "proj_a")
+    check_grant(admin, project_role_permissions("admin"), "proj_a")  # may read content, unlike the organization's admin
+    check_grant(actor(scope_permissions(["admin_read", "admin_write"])), role_permissions("owner"))
     for who, granted, project_id in [
-        (admin, of_role("owner"), None),
-        (in_project, of_project_role("owner"), "proj_a"),
-        (in_project, of_role("viewer"), "proj_b"),
-        (in_project, of_role("viewer"), None),
-        (actor(of_role("billing")), of_role("viewer"), None),
+        (admin, role_permissions("owner"), None),
+        (in_project, project_role_permissions("owner"), "proj_a"),
+        (in_project, role_permissions("viewer"), "proj_b"),
+        (in_project, role_permissions("viewer"), None),
+        (actor(role_permissions("billing")), role_permissions("viewer"), None),
     ]:
         with pytest.raises(PermissionDenied):
             check_grant(who, granted, project_id)

@@ -48,12 +48,13 @@ class StreamPart(msgspec.Struct, frozen=True):
 
 
 class Following:
-    """The encoder of one stream, which knows the number of the next event."""
+    """The encoder of one client's stream of a response's logged events. It knows the number of the next event."""
 
     def __init__(self, response: bytes, number: int) -> None:
-        """Begin a stream. response: the followed response as it is by now, as JSON.
+        """Begin a stream.
 
-        number: the number of the first event.
+        response: the response whose events are shown, in its present state, as JSON. number: the number of the first
+        event.
         """
         self._response = response
         self._following = number

@@ -14,7 +14,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.http.request.call import call_of
 from gateway.http.sse import open_stream
 from gateway.openai.responses.background.follow import Followers, Following
-from gateway.openai.responses.background.request import BackgroundRequest, of_experiments, referenced_items
+from gateway.openai.responses.background.request import BackgroundRequest, experiment_headers, referenced_items
 from gateway.openai.responses.checked_request import CheckedRequest
 from gateway.openai.responses.reply import Reply, ReplyIds
 from gateway.openai.shared.replies import json_response
@@ -61,13 +61,13 @@ async def queued(
             BackgroundRequest(
                 call.request_id,
                 body,
-                of_experiments(request.scope["headers"]),
+                experiment_headers(request.scope["headers"]),
                 referenced_items(asked.wire, asked.items),
                 call.trace.header,
             )
         ),
         response=msgspec.json.encode(initial),
-        events=reply.events(is_padded=False).each([])[:NUM_FIRST_EVENTS],
+        events=reply.events(is_padded=False).encode_each([])[:NUM_FIRST_EVENTS],
     )
     if not is_queued:
         raise LimitReached(

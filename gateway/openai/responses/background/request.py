@@ -1,4 +1,4 @@
-"""The request for a response that runs in the background, as it is kept until then."""
+"""The request for a response that runs in the background, in the form in which it is stored until it runs."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def referenced_items(wire: CreateResponse, items: Sequence[Item]) -> bytes:
     return msgspec.json.encode(found)
 
 
-def of_experiments(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the names and values of a request's headers that experiments read, which are stored with it."""
+def experiment_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the names and values of a request's headers that experiments read. A stored request keeps only these."""
     return [(bytes(name), bytes(value)) for name, value in headers if name.startswith(_PREFIX)]

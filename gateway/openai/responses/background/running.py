@@ -23,7 +23,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.domain.tracing import names
 from gateway.domain.tracing.span import Attributes
 from gateway.http.error_body import unexpected_error
-from gateway.observability.tracing.trace import UNTRACED, BeginTrace, passed_on
+from gateway.observability.tracing.trace import UNTRACED, BeginTrace, context_without_spans
 from gateway.openai.responses.background.request import BackgroundRequest
 from gateway.openai.responses.checked_request import CheckedRequest, checked_request
 from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents, usage_of
@@ -76,7 +76,7 @@ class RunTools(msgspec.Struct, frozen=True):
     background: BackgroundResponses
     earlier: EarlierItems
     principal_of: FindPrincipal
-    begin_trace: BeginTrace = passed_on
+    begin_trace: BeginTrace = context_without_spans
     """The function that continues the trace of the request that queued a response."""
 
 
@@ -169,7 +169,7 @@ class Running:
                 self._events.restore(logged, Counts())
                 self._billed_as = counts.request_id
             await self._bill()
-            await self._end(self._events.cancelling())
+            await self._end(self._events.cancellation_events())
             return self._events.response.status
         except ResponseLost:
             return "lost"
@@ -195,7 +195,7 @@ class Running:
 
     async def _fail(self, error: GatewayError) -> str:
         await self._bill()
-        await self._end([*self._begun(), *self._events.failing(error)])
+        await self._end([*self._begun(), *self._events.failure_events(error)])
         return self._events.response.status
 
     async def _bill(self) -> None:
@@ -217,7 +217,7 @@ class Running:
 
     def _begun(self) -> list[bytes]:
         """Return the first events of the response that the log does not have yet."""
-        return self._events.each([])[self._num_logged :]
+        return self._events.encode_each([])[self._num_logged :]
 
     async def _generate(self) -> None:
         """Generate the response, and log its output as events until it has ended. Raises as `Pipeline.complete`."""
@@ -246,9 +246,9 @@ class Running:
             async with aclosing(run.items()) as items:
                 async for item in items:
                     if isinstance(item, Usage):
-                        await self._durably(self._end(self._events.each(item)))
+                        await self._durably(self._end(self._events.encode_each(item)))
                         return
-                    self._new += self._events.each(item)
+                    self._new += self._events.encode_each(item)
                     self._has_spoken = self._has_spoken or bool(item)
                     if len(self._new) >= EVENTS_AT_ONCE or time.monotonic() - logged_at_s >= LOG_S:
                         await self._durably(self._log())

@@ -8,7 +8,7 @@ from gateway.domain.tracing.names import SPANS_LEFT_OUT
 from gateway.domain.tracing.parent import read_parent
 from gateway.domain.tracing.sampler import Sampler
 from gateway.domain.tracing.span import Span
-from gateway.observability.tracing.trace import MAX_SPANS, UNTRACED, Traced, Tracer, passed_on
+from gateway.observability.tracing.trace import MAX_SPANS, UNTRACED, Traced, Tracer, context_without_spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADER = f"00-{TRACE}-{SPAN}-01"
@@ -67,11 +67,11 @@ def test_a_request_that_is_not_chosen_tells_others_not_to_trace_it(header: str) 
     [(HEADER, HEADER), (f"00-{TRACE}-{SPAN}-00",) * 2, (f"cc-{TRACE}-{SPAN}-01-ümlaut", HEADER)],
 )
 def test_without_traces_the_clients_span_is_passed_on(given: str, passed: str) -> None:
-    traced = passed_on(given)
+    traced = context_without_spans(given)
     assert (traced.id, traced.header, traced.trace) == (TRACE, passed, None)
 
 
 def test_without_traces_and_a_header_nothing_is_passed_on() -> None:
     for header in ("", "nonsense"):
-        made: Traced = passed_on(header)
+        made: Traced = context_without_spans(header)
         assert made is UNTRACED and not made.header

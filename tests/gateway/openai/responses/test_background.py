@@ -103,7 +103,7 @@ async def test_a_response_that_was_taken_over_shows_what_is_billed(bill: BilledT
 
     claim = _claim(fence=2)
     begun = Running(claim, RunTools(cast("Any", None), cast("Any", Background()), cast("Any", None), never))
-    events = begun._events.each([Piece(0, "ahoy", num_tokens=3)])
+    events = begun._events.encode_each([Piece(0, "ahoy", num_tokens=3)])
     counts = msgspec.msgpack.encode({"output": 3, "reasoning": 0, "input": 38, "request_id": "req_2"})
     background = Background(Events(events, counts), bill)
     claim = msgspec.structs.replace(claim, num_events=len(events))

@@ -127,8 +127,8 @@ async def stream_text(reply: Reply, pieces: list[list[Piece]], end: Usage | Gate
 async def taken_over(rng: random.Random, reply: Reply, pieces: list[list[Piece]], error: GatewayError) -> str:
     """Return a stream that begins with the events of one run and ends with those of another that continued it."""
     first, second = reply.events(is_padded=rng.random() < 0.5), reply.events(is_padded=False)
-    logged = [event for each in pieces[: rng.randrange(len(pieces))] for event in first.each(each)]
-    logged = logged or first.each([])
+    logged = [event for each in pieces[: rng.randrange(len(pieces))] for event in first.encode_each(each)]
+    logged = logged or first.encode_each([])
     second.restore(logged, first.counts)
     return b"".join([*logged, second.failed(error)]).decode()
 

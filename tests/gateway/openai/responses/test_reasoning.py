@@ -73,9 +73,9 @@ def test_log_probabilities_are_of_the_answers_tokens_alone() -> None:
     reply = reply_to({"top_logprobs": 1}, thinks=True)
     events = reply.events(is_padded=False)
     for place, (text, start) in enumerate(zip(said, starts, strict=True)):
-        events.each([Piece(0, text, [Token(place, start, TokenLogprobs(-0.5, [], []))], num_tokens=place + 1)])
-    events.each([Piece(0, "", finish_reason="stop", num_tokens=len(said))])
-    events.failing(InvalidRequest("", param=None, code=""))  # the kind of end does not matter
+        events.encode_each([Piece(0, text, [Token(place, start, TokenLogprobs(-0.5, [], []))], num_tokens=place + 1)])
+    events.encode_each([Piece(0, "", finish_reason="stop", num_tokens=len(said))])
+    events.failure_events(InvalidRequest("", param=None, code=""))  # the kind of end does not matter
     reasoning, message = msgspec.json.decode(msgspec.json.encode(events.response.output))
     assert (reasoning["content"][0]["text"], message["content"][0]["text"]) == ("hm", "4!")
     assert len(message["content"][0]["logprobs"]) == 2
