@@ -5,12 +5,12 @@
     placing         from a model string to a pool, an adapter and the arm of an experiment
     routes          requests by the name of a route: one target after the other, until one has begun to answer
     preparation     from a prompt to a request that a backend can run: defaults, tokens, grammar, bounds
-    bounds          what a request may ask of its model
-    tokenizing      texts to token ids; a text that no context holds is refused unread
+    bounds          the most that a request may ask of its model
+    tokenizing      texts to token ids; a text longer than any context is refused before it is read
     admitting       reserves the most that prepared prompts can use
-    items           what comes of one prompt, from one replica after the other or from two side by side
+    items           the items of one prompt's reply, from one replica after the other or from two side by side
     run             an admitted request while its items are read; merge joins the items of several prompts
-    shadows         copies of requests, which run after them and unseen, at the expense of whoever asked for them
+    shadows         copies of requests for shadow targets, which run after the reply and which no client sees
     collected       the items of a run put together, each choice as a whole
     token_requests  tokens of a text and text of tokens, without an engine
 

@@ -47,7 +47,8 @@ class Admitting:
     ) -> None:
         """Prepare to admit requests.
 
-        rates_of: finds the rates of requests whose replies tell their cost; None: replies tell none.
+        refused: called where a request is refused, with its arm of an experiment.
+        rates_of: finds the rates of requests, for replies that tell their cost; None: no reply tells its cost.
         """
         self._rates_of = rates_of
         self._limiter = limiter

@@ -24,6 +24,8 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
 
     context: the tokens of the model's context. default: the most tokens where neither the request nor the adapter's
     owner sets a bound.
+
+    Raises InvalidRequest: when the prompt, or the prompt with the wanted completion, is larger than these bounds allow.
     """
     check_prompt(sizes, num_prompt_tokens, request.names.this_prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
@@ -87,7 +89,7 @@ def too_long(
     *,
     is_at_least: bool = False,
 ) -> InvalidRequest:
-    """Return the error for a prompt of num_tokens tokens.
+    """Return the error for a prompt of num_tokens tokens that is too long, alone or with the wanted completion.
 
     is_at_least: True: the prompt has at least num_tokens tokens, since it was not read to its end. context: the tokens
     of the model's context. asked, asked_field: the tokens that the request wants of the completion, and the client's
@@ -121,9 +123,9 @@ def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
 
 
 def check_at_most(field: str, value: int, bound: int) -> None:
-    """Check a number against its bound.
+    """Check that the number in a field is at most its bound.
 
-    Raises InvalidRequest: when it is larger.
+    Raises InvalidRequest: when the number is larger than the bound.
     """
     if value > bound:
         raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
@@ -180,7 +182,7 @@ def check_logprobs(num_values: int, field: str) -> None:
 def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: EmbeddingBounds) -> None:
     """Check the total of numbers in the embeddings of one request. size: the size of the model's embeddings.
 
-    Raises InvalidRequest: when there are more than the bound.
+    Raises InvalidRequest: when the embeddings have more numbers than `bounds.max_numbers`.
     """
     num_numbers = sum(min(each.dimensions or size, size) for each in asked)
     if bounds.max_numbers is not None and num_numbers > bounds.max_numbers:
@@ -195,7 +197,7 @@ def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: Embeddin
 def check_total(num_tokens: int, bounds: EmbeddingBounds, field: str) -> None:
     """Check the total of tokens in the texts of one request, so far or in all.
 
-    Raises InvalidRequest: when there are more than the bound.
+    Raises InvalidRequest: when the texts have more tokens than `bounds.max_tokens`.
     """
     if num_tokens > bounds.max_tokens:
         raise InvalidRequest(

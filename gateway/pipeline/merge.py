@@ -55,7 +55,7 @@ async def merge_items(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tu
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def run_jobs(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of jobs in order; at most MAX_PROMPTS_AT_ONCE jobs run at a time.
 
     The first error ends all jobs.

@@ -75,7 +75,7 @@ class Pipeline:
         shadow_outcomes: counts copies of requests by their outcome.
         key_use: tells which key a project's requests to a pool are sent with.
         max_shadows: the most copies that run at once.
-        rates_of: as for `Admitting`.
+        rates_of: finds the rates of requests, for replies that tell their cost; None: no reply tells its cost.
         """
         self._key_use = key_use
         self._meter = meter
@@ -113,7 +113,7 @@ class Pipeline:
         """Admit completions of one prompt or several, which run when the Run is read.
 
         Raises ModelNotFound: when the caller may use no such model.
-        Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
+        Raises InvalidRequest: when a field cannot be served; the error has the client's name of the field.
         Raises LimitReached: when a limit of the caller has not enough left.
         Raises Overloaded: when the database or the engine cannot be asked.
         """
@@ -165,7 +165,7 @@ class Pipeline:
         shadow = Shadow(
             context, asked, run.num_prompt_tokens, placed.route, payer, placed.ended, placed.exposure, placed.suffix
         )
-        run.close = self.shadows.after(run.close, shadow)
+        run.close = self.shadows.offer_after(run.close, shadow)
 
     async def _start_completions(
         self, context: RequestContext, placed: Placed, asked: Sequence[TextRequest], trial: Trial

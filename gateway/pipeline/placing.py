@@ -1,4 +1,4 @@
-"""Finds where a request goes: the model that its string stands for, the pool of that, and the arm of an experiment.
+"""Finds the target of a request: the model that its model string stands for, the model's pool, and an experiment's arm.
 
 Knows nothing of prompts, limits and replies.
 """
@@ -91,7 +91,7 @@ class Placing:
     def exposure(self, context: RequestContext, found: Route | RunningExperiment) -> Exposure | None:
         """Return the arm that a request gets; None where its model is no experiment.
 
-        Raises InvalidRequest: when the request asks for an arm that the experiment has not.
+        Raises InvalidRequest: when the request asks for an arm that the experiment does not have.
         """
         if isinstance(found, Route):
             return None
@@ -123,7 +123,7 @@ class Placing:
     def refused(
         self, context: RequestContext, exposure: Exposure | None, service_tier: str, error: GatewayError
     ) -> None:
-        """Record that a request of an experiment was refused, for whatever reason, since arms may differ in that.
+        """Record that a request of an experiment was refused, since one arm's requests may be refused more often.
 
         exposure: None: the request is of no experiment, and nothing is recorded.
         """

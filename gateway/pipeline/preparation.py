@@ -81,11 +81,11 @@ class Preparation:
     ) -> Prepared:
         """Prepare the completions of one prompt.
 
-        row_id: the id of their row in the ledger.
-        exposure: the arm that the request got, where it is part of an experiment.
-        key_owner: as for `Generation`.
+        row_id: the id of the completions' row in the ledger.
+        exposure: the arm that the request got; None: the request is of no experiment.
+        key_owner: the project whose own key the server is asked with; "" is the key of the pool.
 
-        Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
+        Raises InvalidRequest: when a field cannot be served; the error has the client's name of the field.
         Raises Overloaded: when no more usage can be kept.
         """
         adapter, is_delivered = route.adapter, True

@@ -36,7 +36,7 @@ from gateway.pipeline.items.collecting import collect_items, replay_items
 from gateway.pipeline.items.first_item import await_first_item
 from gateway.pipeline.items.hedged import Hedging, generate_hedged
 from gateway.pipeline.items.timing import Took, timed_items
-from gateway.pipeline.merge import all_of, merge_items
+from gateway.pipeline.merge import merge_items, run_jobs
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
 from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
@@ -205,8 +205,10 @@ class Run:
     ) -> None:
         """Run the first prompt up to its first item, which `items` yields later with the others.
 
-        Until then another run may take this one's place, after errors for which `is_followed` returns True. give_up:
-        called before a prompt is aborted that has no item after `bound_s`.
+        Until then another run may take this one's place, after errors for which `is_followed` returns True.
+
+        bound_s: the seconds in which the first item has to come; None: there is no bound. give_up: called before a
+        prompt without an item after `bound_s` is aborted.
 
         Raises as `items`.
         Raises TooSlow: when the first item is not there after `bound_s`.
@@ -229,7 +231,13 @@ class Run:
         """Run the prompt of a request with a single prompt to its end, and return its answer.
 
         `items` yields the answer once `serve_whole` is called. Another run may take this one's place after any error
-        for which `is_followed` returns True. Arguments and errors as for `begin`.
+        for which `is_followed` returns True.
+
+        bound_s: the seconds in which the first item has to come; None: there is no bound. give_up: called before a
+        prompt without an item after `bound_s` is aborted.
+
+        Raises as `items`.
+        Raises TooSlow: when the first item is not there after `bound_s`.
         """
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
@@ -266,11 +274,11 @@ class Run:
 
     async def collect(self) -> list[Collected]:
         """Run all prompts to their ends. A prompt whose replica dies is begun anew on another. Raises as `items`."""
-        return await all_of([self._collected_choices(index) for index in range(len(self._prepared))])
+        return await run_jobs([self._collected_choices(index) for index in range(len(self._prepared))])
 
     async def embed(self) -> list[tuple[bytes, Usage]]:
         """Return each prompt's embedding, fp32 little-endian and of unit length. Raises as `items`."""
-        return await all_of([self._embed(each) for each in self._prepared])
+        return await run_jobs([self._embed(each) for each in self._prepared])
 
     @property
     def _is_plain(self) -> bool:

@@ -156,10 +156,10 @@ class Shadows:
         if running:
             await asyncio.wait(running, timeout=STOP_S)
 
-    def after(self, close: Callable[[], None], shadow: Shadow) -> Callable[[], None]:
-        """Return a function that calls `close` of a run and, the first time, has the copy run in the background.
+    def offer_after(self, close: Callable[[], None], shadow: Shadow) -> Callable[[], None]:
+        """Return a function that calls `close` and, the first time that it is called, offers the copy to run.
 
-        close: ends the run.
+        close: ends the run of the request that is copied.
         """
         is_offered = False
 

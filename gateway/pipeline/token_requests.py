@@ -85,7 +85,7 @@ class TokenRequests:
         return num_tokens
 
     async def counted(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
-        """Return the result of `count`, and the most tokens that prompt and completion may have together.
+        """Return the number of a prompt's billed tokens, and the most tokens of prompt and completion together.
 
         Raises as `tokenize`.
         """

@@ -164,7 +164,7 @@ def _within(capabilities: Capabilities, field: str, text: str) -> str:
 def _check_number(capabilities: Capabilities, field: str, token_ids: list[int]) -> None:
     """Check that token ids fit the context before each of them is looked at.
 
-    Raises InvalidRequest: when they do not.
+    Raises InvalidRequest: when the token ids are more than the context holds.
     """
     most = capabilities.max_model_len
     if "token_ids" in capabilities.features and len(token_ids) > most:

@@ -1,1 +1,1 @@
-"""Pools of one gateway process: the served pools by their rows, as backends that are connected to their replicas."""
+"""Pools of one gateway process: for each pool that the database's rows describe, connections to its replicas."""

@@ -50,9 +50,9 @@ class ForeignServers:
 
         key: returns the key of a pool's servers, by the pool's id.
         own_key: returns the key that a project has brought for a pool's servers, by the ids of project and pool.
-        address_of: returns the address of a URL; its argument says whether private addresses are allowed.
+        address_of: returns a function that finds the address of a URL; its argument: whether private ones are allowed.
         tls: gives the authorities that are trusted.
-        content: reads the adapter store.
+        content: reads the adapter store, for servers that adapters are sent to; None where there are no such servers.
         """
         self._sink = sink
         self._key = key

@@ -277,7 +277,7 @@ class LivePools(Mapping[str, Pool]):
         self._num_wanted = 0
         gone = dict(self._keys)
         for each in served:
-            room = self.rooms.of(each)
+            room = self.rooms.room_of(each)
             made = self._revisions_of(each, room)
             revisions.update({(each.row.id, number): revision for number, revision in made.items()})
             for number, revision in made.items():
@@ -351,7 +351,7 @@ class LivePools(Mapping[str, Pool]):
         return self._connect_foreign(replica.address, row, model, ReplicaName(pool, replica.id))
 
     def _follow_replicas(
-        self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
+        self, revision: PoolRevision, revision_row: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
     ) -> None:
         """Connect to the replicas of a revision, and remove those that stay from `gone`."""
         for row in rows:
@@ -362,7 +362,7 @@ class LivePools(Mapping[str, Pool]):
             if replica is None or gone.get(row.id) != key:
                 if replica is not None:
                     self._leave(revision, row.id)
-                backend = self._connected(row, of, revision.model, revision.name)
+                backend = self._connected(row, revision_row, revision.model, revision.name)
                 backend.start()
                 replica = Replica(row.id, backend)
                 revision.add(replica)

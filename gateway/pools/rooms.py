@@ -1,4 +1,4 @@
-"""The waiting rooms of this gateway's pools: by its rows, a pool's requests wait for a first replica or do not."""
+"""The waiting rooms of this gateway's pools, in which requests wait for the first replica of a pool that starts one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rooms:
         self._is_leaving = False
         self._rooms: dict[str, WaitingRoom] = {}
 
-    def of(self, served: ServedPool) -> WaitingRoom:
+    def room_of(self, served: ServedPool) -> WaitingRoom:
         """Return the waiting room of a pool. It is open if the pool starts its replicas when requests come."""
         room = self._rooms.setdefault(served.row.id, WaitingRoom(served.row.name, self.awaited.set))
         terms = None
@@ -35,7 +35,7 @@ class Rooms:
         return room
 
     def keep(self, pool_ids: Iterable[str]) -> None:
-        """Forget the rooms of all pools but these, and let no request wait there."""
+        """Keep only the rooms of these pools. Requests that wait in other rooms are refused."""
         remaining = set(pool_ids)
         for pool_id in self._rooms.keys() - remaining:
             self._rooms.pop(pool_id).open(None)

@@ -69,7 +69,7 @@ def is_archive(folder: Path) -> bool:
 
 
 def base_backups(archive: Path) -> list[tuple[datetime.datetime, Path]]:
-    """Return (time at which it was whole, folder) of each base backup, oldest first."""
+    """Return the time of completion and the folder of each base backup, oldest first."""
     found = []
     for path in (archive / BASES).glob("*"):  # none while an archive is begun
         try:
@@ -82,9 +82,10 @@ def base_backups(archive: Path) -> list[tuple[datetime.datetime, Path]]:
 def base_before(archive: Path, at: datetime.datetime | None) -> Path:
     """Return the newest base backup from which a moment can be reached. at: None: the last moment that there is.
 
-    A base backup of a timeline that was given up before the backup ended reaches nothing on the newest timeline.
+    A base backup that ended after the server had left its timeline does not count: no log leads from the backup to the
+    newest timeline.
 
-    Raises ArchiveError: when there is none.
+    Raises ArchiveError: when the archive has no such base backup.
     """
     timeline, forks = _newest_timeline(archive)
     for whole_at, path in reversed(base_backups(archive)):
@@ -179,7 +180,9 @@ def take_base(dsn: str, archive: Path) -> Path:
 
 
 def verify_base(base: Path) -> None:
-    """Read every file of a base backup again, and its log where it is of these programs' version. Blocks.
+    """Read every file of a base backup again, to verify it. Blocks.
+
+    The log in the backup is verified if the backup is of the same major version as the programs here.
 
     Raises ArchiveError: when a file is missing or damaged.
     """

@@ -237,7 +237,7 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
 def check_dump(path: Path) -> None:
     """Check that the file of a dump is one that this `pg_restore` can read. Blocks; reads the list of its contents.
 
-    Raises DumpFailed: when it is not.
+    Raises DumpFailed: when `pg_restore` cannot read the file.
     """
     command = [str(postgres_program("pg_restore")), "--list", str(path)]
     _check(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False))
@@ -246,10 +246,11 @@ def check_dump(path: Path) -> None:
 def restore(dsn: str, path: Path, *, first: str = "") -> None:
     """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
 
-    first: statements that are executed before it, in the same transaction, such as those that empty the database.
+    first: statements that are executed before the dump's, in the same transaction, such as those that empty the
+    database.
 
-    Options that servers of an older major version store at columns are left out: newer servers refuse them. So is a
-    setting that servers before version 17 do not know.
+    Options that servers of an older major version store at columns are left out, since newer servers refuse them. A
+    setting that servers before version 17 do not know is left out as well.
 
     Raises DumpFailed: when the file cannot be read into the database.
     """

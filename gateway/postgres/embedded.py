@@ -71,11 +71,11 @@ class EmbeddedPostgres:
     """One server for one data folder; the caller takes care that only one process uses the folder.
 
     report: gets one line for each step that takes long or is worth knowing.
-    fallback_root: as for `placement`.
+    fallback_root: the folder for the database's files where the server's user cannot reach the data folder.
     settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
     reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
     the server's own user and root alone.
-    owner: as for `placement`.
+    owner: the account of a cluster that is yet to be made, where this process is root; None: one of the system.
     """
 
     def __init__(

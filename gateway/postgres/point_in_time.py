@@ -72,7 +72,7 @@ _ALTER_ROLE = """
 class RecoveredPostgres:
     """A server that an archive was restored to, until `stop`.
 
-    owner: as for `placement`.
+    owner: the account of the restored cluster, where this process is root; None: one of the system.
     """
 
     def __init__(

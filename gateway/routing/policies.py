@@ -19,6 +19,7 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
     version: int
     document: Document
     named: OwnName
+    """The facts about the name: the project or organization that made it, and when."""
 
     @property
     def label(self) -> str:

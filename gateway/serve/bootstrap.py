@@ -1,11 +1,11 @@
 """The start of a new installation: the operator's key, a person who can sign in and, for the demo model, its tenants.
 
 The demo has prices and two tenants with their adapters, one of them with an experiment that is ready to be started.
-Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
-in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters and the
-experiment are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant.
-Prices are set where there are no tenants yet: present tenants keep their prices. The first person is made where the
-organization never had anybody: a removed one does not come back either.
+Runs at every start and changes nothing the second time. The database has only hashes of keys, so a key comes from its
+file: it is made valid in the database, unless the database knows it already, revoked or not. Adapters and the
+experiment are made only together with their tenant: one that the operator removed does not come back, nor does a
+tenant. Prices are set where there are no tenants yet: present tenants keep their prices. The first person is made where
+the organization never had anybody: a removed one does not come back either.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Access(msgspec.Struct, frozen=True):
 async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str | None = None) -> Access:
     """Bring the schema up to date and ensure that the base model, the keys and the demo exist.
 
-    dsn, runtime: as for `migrate`.
+    dsn: the connection string of the role that owns the tables.
+    runtime: the name of the role of gateways, where they have their own; None: they connect as the owner.
     base_digest: the digest of the base model of the settings.
 
     Raises MigrationRefused: when the schema cannot be brought up to date.

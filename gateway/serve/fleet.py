@@ -103,7 +103,8 @@ class Fleet:
     def drain(self, drain_s: float, forced: Callable[[], bool]) -> None:
         """Stop the gateways, which get drain_s; then the worker, then the agent, which stops its engines.
 
-        forced: as for `stop_children`. Gateways close the listener, too, when they take no more requests.
+        forced: tells whether processes are to stop at once instead of at the end of their time. Gateways close the
+        listener, too, when they take no more requests.
         """
         self._listener.close()
         stops = (

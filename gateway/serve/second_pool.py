@@ -40,7 +40,8 @@ def add_second_pool(
 ) -> None:
     """Prepare the second model, and make its pool and adapter where there never was such a pool.
 
-    report, account: as for `prepare_model`.
+    report: gets the progress, line by line. account: the user as which the model is prepared; None: the user of this
+    process.
 
     Raises ModelNotPrepared: when the model cannot be prepared.
     """

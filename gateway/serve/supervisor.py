@@ -175,9 +175,9 @@ class Child:
 
 
 def stop_children(children: Sequence[Child], grace_s: float, forced: Callable[[], bool]) -> list[str]:
-    """Send SIGTERM to all, wait at most grace_s, kill the rest; returns the names of those that had to be killed.
+    """Send SIGTERM to all children, wait at most grace_s, and kill the rest. Return the names of the killed ones.
 
-    When forced() becomes true they get FORCED_GRACE_S from then on, and SIGINT, which servers take as "now".
+    When forced() becomes true, the children get SIGINT, by which servers stop at once, and FORCED_GRACE_S from then on.
     """
     for child in children:
         child.signal(signal.SIGTERM)

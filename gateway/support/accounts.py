@@ -1,8 +1,9 @@
 """Users of the system that processes run as where root starts them, and the rights that root gives up meanwhile.
 
 `serve` under root acts as an unprivileged user from its first steps on (`step_down`), and is root again only where it
-has to be (`as_root`): for starting a process as another user, the database, and the operator's secrets. So no folder
-that its children own can lead it astray. Started by anybody else, all of this changes nothing.
+has to be (`as_root`): for starting a process as another user, the database, and the operator's secrets. So whatever its
+children put into their own folders, such as a link, cannot make it read or write with root's rights. Under any other
+user than root, all of this changes nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def other_owner(path: Path) -> Account | None:
 def give_to_owner(folder: Path) -> None:
     """Give root's files below a folder to the folder's owner, if this process is root and the owner is another user.
 
-    Such is the folder of a unit of systemd, whose user could not read what a command of root's puts there.
+    The folder of a unit of systemd is an example: without this, its user could not read the files that root's commands
+    put there.
     """
     if (owner := other_owner(folder)) is not None:
         give_below(folder.resolve(), owner.uid, owner.gid)

@@ -37,7 +37,7 @@ def why_no_address(error: OSError | UnicodeError) -> str:
 
 
 class Names:
-    """The look-ups under way for one purpose, such as webhooks: those for another one do not wait for them."""
+    """The look-ups under way for one purpose, such as webhooks. Look-ups for other purposes do not wait for these."""
 
     def __init__(self, resolve: Resolve = system_addresses, max_at_once: int = MAX_AT_ONCE) -> None:
         self._resolve = resolve
@@ -45,7 +45,7 @@ class Names:
         self._under_way: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
 
     async def look_up(self, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of a name. A look-up of it that is under way answers all who ask meanwhile.
+        """Return the addresses of a name. All who ask for a name while it is being looked up get the same answer.
 
         Raises OSError or UnicodeError: when the name has no address.
         Raises socket.gaierror: when too many names are being looked up, or the system has no more threads.

@@ -1,7 +1,7 @@
-"""The addresses that this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
+"""The addresses that this process may connect to for URLs from others: webhooks, object stores, sources of adapters.
 
-A name is looked up once, each of its addresses is judged, and the connection goes to a judged one, whatever the name
-means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of the transferred data.
+A name is looked up once, each of its addresses is checked, and the connection goes to a checked address, whatever the
+name means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of the transferred data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A proxy for one server: it lets a library reach the server at the judged address, and nothing else.
+"""A proxy for one server: it lets a library reach the server at the checked address, and nothing else.
 
 A library that follows redirects and looks names up by itself goes wherever a stranger's server sends it. Behind this
 proxy (RFC 9110, section 9.3.6, CONNECT) it cannot: TLS is between the library and the server whose name it verifies,

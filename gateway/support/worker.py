@@ -43,7 +43,8 @@ class Worker:
         name: the name of the work in the log.
         wake: ends a rest when it is set.
         rests_first: True: the first step comes after a rest as well.
-        by_starts: True: steps begin interval_s apart where they take less, with a fifth of it between them at least.
+        by_starts: True: interval_s counts from the start of a step to the start of the next one. A rest is a fifth of
+        interval_s at least, however long the step took.
         retry_s: the seconds of the rest after the first failed step, doubled by each further failure, and the most of
         them; None: rests after failures are as long as others.
         """

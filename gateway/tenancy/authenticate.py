@@ -192,7 +192,7 @@ def bearer_token(authorization_header: str | None) -> str:
 
     authorization_header: None where the request has none.
 
-    Raises InvalidApiKey: when there is none.
+    Raises InvalidApiKey: when the header is missing or holds no such token.
     """
     scheme, _, token = (authorization_header or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -206,7 +206,7 @@ def bearer_token(authorization_header: str | None) -> str:
 def require_scope(principal: Principal, scope: Scope) -> None:
     """Check that the key has this scope.
 
-    Raises PermissionDenied: when it does not.
+    Raises PermissionDenied: when the key does not have the scope.
     """
     if not has_scope(principal.scopes, scope):
         raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

@@ -1,6 +1,6 @@
-"""The line of logins whose passwords are being hashed or wait for it: short, and never all of one client's.
+"""The queue of logins whose passwords are being hashed or wait to be: short, and never filled by one client alone.
 
-Hashing is expensive on purpose, so a login that finds the line full is refused instead of making everybody wait. Knows
+Hashing is expensive on purpose, so a login that finds the queue full is refused instead of making everybody wait. Knows
 nothing about passwords.
 """
 
@@ -29,9 +29,9 @@ class LoginQueue:
 
     @contextmanager
     def place(self, address: str) -> Iterator[None]:
-        """Hold a place in the line for the client at this address until the context is left.
+        """Hold a place in the queue for the client at this address until the context is left.
 
-        Raises TooManyAttempts: when the line is full, or half of it is this client's.
+        Raises TooManyAttempts: when the queue is full, or the client has half of its places.
         """
         client = client_of(address)
         if self._taken.total() >= self._num_places or self._taken[client] >= self._num_places // 2:

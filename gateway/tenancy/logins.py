@@ -247,8 +247,8 @@ class Logins:
     def check_may_change_factors(self, found: logins.LoggedIn) -> None:
         """Check that the holder of a login may add, rename or remove a second factor.
 
-        Raises PermissionDenied: when one is required and the user has a passkey, but has logged in with the password
-        alone: else the password would be enough after all.
+        Raises PermissionDenied: when a second factor is required and the user has a passkey, but has logged in with the
+        password alone: the password alone would be enough if it could change the factors.
         """
         if not found.has_passkey or not self.must_set_up_totp(found):
             return
@@ -266,7 +266,7 @@ class Logins:
     def check_blocked(self, address: str, now_s: float) -> None:
         """Check that an address has not had too many failures lately.
 
-        Raises TooManyAttempts: when there were.
+        Raises TooManyAttempts: when too many attempts from the address have failed.
         """
         if blocked_s := self._failures.blocked_for_s(address, now_s):
             raise TooManyAttempts(

@@ -2,9 +2,10 @@
 
 User verification is required, so a passkey counts as two factors.
 
-A challenge is five minutes old at most, good once, and bound to its purpose and to who asked for it: a login to add a
-passkey, a browser to log in. It is sealed rather than stored, so that strangers who ask for many make no rows; only
-answered ones are. Attestation is not asked for: any maker's device will do. Knows no HTTP.
+A challenge is five minutes old at most, good once, and bound to its purpose and to its holder: the login that asked for
+it to add a passkey, or the browser that asked for it to log in. Challenges are sealed rather than stored, so that
+strangers who ask for many make no rows; only answered challenges are stored. Attestation is not asked for: any maker's
+device will do. Knows no HTTP.
 """
 
 from __future__ import annotations

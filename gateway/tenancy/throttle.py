@@ -3,8 +3,8 @@
 An attempt counts against its maker: the device, where the person has logged in with it before, and otherwise the pair
 of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
 networks and devices that it has never logged in from also count together, however many networks they come from; beyond
-a number of them one is looked at every PAUSE_S seconds, and others wait for their turn. Addresses that nobody has count
-alike: nothing here tells which addresses exist.
+a number of them one is looked at every PAUSE_S seconds, and others wait for their turn. Attempts at addresses that
+nobody has are counted in the same way, so that nothing here tells which addresses exist.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logged import logged_messages
-from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_chat_logprobs
+from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, token_namer, whole_chat_logprobs
 from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
@@ -236,7 +236,7 @@ class _Reply(msgspec.Struct, frozen=True):
     @property
     def _shown_names(self) -> TokenBytes:
         """The function that names tokens in the form that the client asked for."""
-        return names_of(self.to_bytes, by_id=self.wire.return_tokens_as_token_ids)
+        return token_namer(self.to_bytes, by_id=self.wire.return_tokens_as_token_ids)
 
     async def _choice(self, index: int, answer: Answer) -> ChatChoice:
         wire = self.wire

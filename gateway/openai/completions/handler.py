@@ -36,7 +36,7 @@ from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach_run, context_of, show_cost
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
+from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, token_namer, whole_text_logprobs
 from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
@@ -103,7 +103,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
                 with_token_ids=bool(wire.return_token_ids),
                 to_bytes=None
                 if wire.logprobs is None
-                else names_of(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
+                else token_namer(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
                 so_far=UsageSoFar(run.prompt_tokens) if continuous_usage(wire) else None,
             )
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
@@ -211,7 +211,7 @@ async def _choices(
     Each choice is encoded as JSON already, so that encoding the reply only copies bytes (`encode_parts`).
     """
     choices: list[CompletionChoice] = []
-    names = names_of(to_bytes, by_id=wire.return_tokens_as_token_ids)
+    names = token_namer(to_bytes, by_id=wire.return_tokens_as_token_ids)
     for each, prompt in zip(collected, prompts, strict=True):
         answers, num_choices = each.answers, wire.n or 1
         if len(answers) > num_choices:

@@ -59,9 +59,11 @@ async def truncated(
 ) -> list[Message]:
     """Return a conversation without its oldest turns, as few as have to go for the rest to fit.
 
-    The last turn stays: where that alone is too long, the request will be refused. charge: called with the size of each
-    text that is tokenized beside the one that the request sends anyway, so that no project gets more tokenizing than if
-    it had sent each text by itself. max_output_tokens: the tokens that the reply needs; None: no number was asked for.
+    The last turn stays: if the last turn alone is too long, the pipeline refuses the request later.
+
+    max_output_tokens: the tokens that the reply needs; None: the request asks for no number. charge: called with the
+    size in bytes of each shortened conversation that is tokenized to try whether it fits, so that the project pays for
+    this work as if it had sent each of them.
 
     Raises ModelNotFound: when the caller may use no such model.
     """

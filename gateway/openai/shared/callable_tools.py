@@ -12,10 +12,10 @@ from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 
 
 def make_tool(name: str, description: str | None, parameters: dict[str, Any] | None, path: str) -> Tool:
-    """Return a tool.
+    """Return a tool that a completion may call.
 
-    path: the path of its parameters. description: None: the tool has none. parameters: the JSON schema of its
-    arguments; None: it takes none.
+    path: the path of the field with the tool's parameters. description: the tool's purpose in words; None: none is
+    given. parameters: the JSON schema of the tool's arguments; None: the tool takes no arguments.
 
     Raises InvalidRequest: when the parameters are no schema of an object, or nested too deeply.
     """

@@ -1,8 +1,8 @@
 """Idempotency-Key: a route that declares itself `@idempotent` runs once per key, and answers the same bytes again.
 
-Without the header a request passes by. With it, a client that leaves ends nothing: the work goes on to its end, so that
-a retry gets the whole reply. A request that was refused before an engine worked on it is not kept. Knows headers and
-bodies; `gateway.content.idempotency` decides which request runs.
+A request without the header is handled as usual. A request with the header is worked on to its end even if its client
+leaves, so that a retry gets the whole reply. The reply to a request that was refused before an engine worked on it is
+not kept. Knows headers and bodies; `gateway.content.idempotency` decides which request runs.
 """
 
 from __future__ import annotations

@@ -24,11 +24,17 @@ class Listing(msgspec.Struct, kw_only=True):
     """The query of a list: the page that is asked for, and the filters."""
 
     after: str | None = None
+    """The id of the object before the page; None: the page is the first one."""
     limit: int = DEFAULT_LIMIT
+    """The most objects of the page."""
     order: Literal["asc", "desc"] = "asc"
+    """The order in which the objects are listed."""
     model: str | None = None
+    """The model of all listed objects; None: any."""
     purpose: str | None = None
+    """The purpose of all listed files; None: any."""
     metadata: dict[str, str] = {}
+    """The pairs that all listed objects have among their metadata."""
 
 
 def read_listing(

@@ -80,7 +80,7 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 itself, by id; null for the first token."""
 
 
-def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
+def token_namer(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
     """Return the function that names tokens in lists of log-probabilities.
 
     by_id: True: by `token_id:` and the id, as in vLLM; False or None: by their bytes.
@@ -98,7 +98,7 @@ def id_name(token_id: int) -> str:
 
 
 async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
-    """Return the log-probabilities of a prompt, encoded as in `whole_chat_logprobs`."""
+    """Return the log-probabilities of a prompt, those of each token as encoded JSON (`encode_parts`)."""
     return await encode_parts(
         None if token.logprobs is None else _prompt_token(token, token.logprobs, to_bytes) for token in tokens
     )
@@ -112,7 +112,8 @@ def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
     """Return the log-probabilities of a whole choice, which may be megabytes.
 
-    Each token's are encoded JSON already, see `slices`.
+    Each token's log-probabilities are encoded as JSON one after the other (`encode_parts`), so that a large choice does
+    not keep other requests waiting.
     """
     return ChatLogprobs(await encode_parts(_chat_token(token, to_bytes) for token in tokens))
 

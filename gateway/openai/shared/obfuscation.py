@@ -20,10 +20,10 @@ _END = b"\n\n"
 
 
 class Obfuscated(Generic[T]):
-    """An encoder of events that hides the sizes of texts.
+    """An encoder of events that hides the sizes of texts in the events of another encoder.
 
-    Each object of another encoder gets a field `obfuscation` of random text. The field makes the object larger than
-    `empty`, an event without text, by a multiple of WIDTH bytes.
+    The JSON object of each event gets a field `obfuscation` with random text. With the field, the object is larger than
+    that of `empty`, an event without text, by a multiple of WIDTH bytes.
     """
 
     def __init__(self, encoder: Encoder[T], empty: bytes) -> None:

@@ -88,7 +88,7 @@ def refuse_beside_tools(request: SamplingFields) -> None:
 def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = False) -> None:
     """Check that a reply has a place for the prompt's log-probabilities.
 
-    shown_otherwise: OpenAI's fields ask for them as well.
+    shown_otherwise: True: `echo` and `logprobs` of the request already show them, in OpenAI's form.
 
     Raises InvalidRequest: when the reply has no place for them.
     """

@@ -1,4 +1,7 @@
-"""A reply that is recorded while it is sent, at any pace, to a client that may have left. Knows nothing of keys."""
+"""A reply that is recorded while it is sent, at any pace, to a client that may have left.
+
+Knows nothing of idempotency keys.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ async def never_disconnected() -> ReceiveMessage:
 class RecordedReply(ASGIResponse):
     """A reply that is recorded while it is sent.
 
-    Its last message goes out when the rest is kept, or a moment later: a client that has seen the end can ask for the
-    reply again. As long as all of it is recorded, a client that reads slowly holds nothing up.
+    The last message is held back until the reply is stored, or for a moment at most: a client that has seen the end can
+    then ask for the reply again. As long as the whole reply is recorded, the work goes on at its own pace even if the
+    client reads slowly. Of a reply that is too large to be recorded, each message waits until the client takes it.
     """
 
     def __init__(self, response: ASGIResponse, execution: Execution) -> None:

@@ -16,7 +16,7 @@ CALL_ID_CHARS = 24
 def reply_id(prefix: str, request_id: str) -> str:
     """Return OpenAI's id for a reply, made from the random part of the request's id, so that one leads to the other.
 
-    request_id: with its MAC, in an experiment (`vote_ids`).
+    request_id: the request's id; in an experiment, the id with its MAC, as `vote_ids` makes it.
     """
     return f"{prefix}-{request_id.removeprefix('req_')}"
 

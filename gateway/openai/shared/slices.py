@@ -1,4 +1,4 @@
-"""Large replies are encoded a part at a time: the streams of others go on between. Knows no reply's fields."""
+"""Encodes large replies a part at a time, so that other requests' streams go on in between. Knows no reply's fields."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, *, operations: tuple[str, str]) -> list[HTTPRouteHandler]:
-    """Return the routes that tokenize and detokenize. operations: the names of both in the reference.
+    """Return the routes that tokenize and detokenize, to be served with and without /v1, as vLLM does.
 
-    vLLM's clients ask for them with or without /v1.
+    operations: the names of the two operations in the API's document.
     """
     tokenizing, detokenizing = operations
 

@@ -1,7 +1,7 @@
 """The attempts at one prompt: one replica after the other, until one answers or no other may be asked.
 
-Exactly one attempt of a prompt is billed; the operator bears those before it. Knows
-nothing of the reply that the items become, nor of other models that a routing policy may try.
+Exactly one attempt of a prompt is billed; the operator bears the cost of the attempts before that one. Knows nothing of
+the reply that the items become, nor of other models that a routing policy may try.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ async def generate_items(
 
     may_restart: True if the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
     is not tried again.
-    on_unanswered, is_followed, tried: as for `Attempts`.
+    on_unanswered: called with the error where the prompt ends without any replica having had it.
+    is_followed: tells whether something else takes the prompt after an error, and is billed.
+    tried: the replicas that are not asked; each replica that is asked is added. None: all may be asked.
     call: records the attempts, where the request is traced.
 
     Raises as `gateway.backends.base.Backend.generate`, except Unanswered.
@@ -174,7 +176,10 @@ async def embed_prompt(
 ) -> tuple[bytes, Usage]:
     """Return the embedding of one prompt, fp32 little-endian and of unit length.
 
-    on_unanswered, budget: as for `Attempts`. trace: as for `Generation`. call: as for `generate_items`.
+    budget: the budget of the gateway process for all retries but the first one after a replica's death.
+    on_unanswered: called with the error where the prompt ends without any replica having had it.
+    trace: the span that the request belongs to, as a `traceparent`; "" for none.
+    call: records the attempts, where the request is traced.
 
     Raises as `generate_items`.
     """

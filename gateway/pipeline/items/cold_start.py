@@ -22,8 +22,10 @@ async def after_first_replica(
 ) -> Source:
     """Yield the items of a prompt, which is sent once the pool has a first replica.
 
-    Nothing is recorded of a prompt that is closed while it waits. on_unanswered, is_followed: as for
-    `attempts.Attempts`.
+    Nothing is recorded of a prompt that is closed while it waits.
+
+    on_unanswered: called with the error where no replica is there in time. is_followed: tells whether something else
+    takes the prompt after an error; on_unanswered is not called then.
 
     Raises Overloaded: when no replica is there in time.
     Raises the errors of the source: when it fails.
@@ -40,7 +42,13 @@ async def await_first_replica(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     is_followed: Callable[[GatewayError], bool] = has_no_successor,
 ) -> None:
-    """Wait until the pool has a first replica. Arguments and errors as for `after_first_replica`."""
+    """Wait until the pool has a first replica.
+
+    on_unanswered: called with the error where no replica is there in time. is_followed: tells whether something else
+    takes the prompt after an error; on_unanswered is not called then.
+
+    Raises Overloaded: when no replica is there in time.
+    """
     try:
         await pool.warm(tenant)
     except Overloaded as error:

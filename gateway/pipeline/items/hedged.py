@@ -46,6 +46,7 @@ class _Try(msgspec.Struct, eq=False):
     """The numbers that the try's attempts may have."""
     source: AsyncGenerator[Item | Restarted]
     first: asyncio.Task[Item | Restarted]
+    """The task that waits for the try's first item."""
     has_ended: bool = False
     """True once the try has failed, or the other try answers."""
 
@@ -132,18 +133,18 @@ async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[
             running.remove(each)
 
 
-async def _failed(each: _Try) -> _Try:
+async def _failed(failed_try: _Try) -> _Try:
     """Raise the error with which a try failed; never returns."""
-    await each.first
+    await failed_try.first
     raise AssertionError("the try has failed")
 
 
-async def _close(each: _Try) -> None:
+async def _close(any_try: _Try) -> None:
     """End a try, whether it waits, runs or has ended."""
-    if not each.first.done():
-        each.first.cancel()
-    await asyncio.gather(each.first, return_exceptions=True)
-    await each.source.aclose()
+    if not any_try.first.done():
+        any_try.first.cancel()
+    await asyncio.gather(any_try.first, return_exceptions=True)
+    await any_try.source.aclose()
 
 
 async def _next_item(source: AsyncGenerator[Item | Restarted]) -> Item | Restarted:

@@ -25,8 +25,8 @@ async def is_accepted(threads: ProjectThreads, project_id: str, accept: Accept, 
 
     A choice that calls tools has no text to check, so its log-probabilities alone count.
 
-    threads: for checks that take longer than a glance, as schemas and patterns may: who wrote them chose the time.
-    project_id: the id of the project whose turn is taken there.
+    threads: the threads for checks that may take long: those of long answers, and those by a schema or a pattern, whose
+    author decides how long they take. project_id: the id of the project that takes a turn in these threads.
     """
     is_long = sum(len(each.text) for each in collected.answers) > THREAD_ABOVE_CHARS
     if is_long or accept.schema is not None or accept.regex is not None:

@@ -261,7 +261,7 @@ class RoutedRequests:
         }
         self._count_outcome(policy, steps, "served", is_followed=False)
         for number, copy in enumerate(steps.step.copies):
-            found = steps.found(copy.target)
+            found = steps.usable_target(copy.target)
             payer = None
             if copy.payer is not None:
                 payer = replace(context.principal, project_id=copy.payer, models=None, permissions=frozenset())

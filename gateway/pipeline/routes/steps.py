@@ -117,7 +117,7 @@ class Steps:
         """Record that the step's rejected answer is billed, so that the next step gets a row of its own."""
         self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
-    def found(self, target: str) -> Target | None:
+    def usable_target(self, target: str) -> Target | None:
         """Return the target that a model string of the document stands for; None where it cannot be used."""
         return self._found.get(target)
 

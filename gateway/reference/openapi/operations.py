@@ -23,6 +23,7 @@ class Operation(msgspec.Struct, frozen=True):
     method: str
     path: str
     doc: str
+    """The docstring of the operation's handler."""
     params: tuple[str, ...]
     """The parameters of the path, in order."""
     access: Access | None

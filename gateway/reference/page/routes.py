@@ -92,7 +92,10 @@ class PageReply(ASGIResponse):
 
 
 def made_once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
-    """Return make as a function that runs in a thread once for all callers; again only if the first run fails."""
+    """Return a function that runs `make` once, in a thread, and gives all callers its result.
+
+    After a run that failed, the next caller starts another one.
+    """
     making: asyncio.Task[Rendered] | None = None
 
     async def rendered_of(app: Litestar) -> Rendered:
@@ -117,7 +120,7 @@ def _render_both(app: Litestar) -> Rendered:
 
 
 def chunks_of(text: str) -> list[list[bytes]]:
-    """Return a page as chunks of pieces that, each chunk joined by BASE_URL, are the page."""
+    """Return a page as chunks. A chunk is a list of pieces; joined by BASE_URL, these are the text of the chunk."""
     first, *rest = text.encode().split(BASE_URL.encode())
     chunks = [[each] for each in _cut(first)]
     for piece in rest:

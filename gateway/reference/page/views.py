@@ -45,6 +45,7 @@ class OperationView(msgspec.Struct, frozen=True):
     summary: str
     description: str
     needs: str
+    """The sentence about the key or the login that the operation needs."""
     parameters: list[Field]
     body: list[Field]
     """The fields of a JSON body."""

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE
-from gateway.pipeline.merge import all_of, merge_items
+from gateway.pipeline.merge import merge_items, run_jobs
 
 
 class Sources:
@@ -66,14 +66,14 @@ async def last_number(source: AsyncGenerator[int]) -> int:
 
 async def test_all_results_come_in_order_and_few_jobs_run_at_once():
     sources = Sources()
-    assert await all_of([last_number(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
+    assert await run_jobs([last_number(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
     assert sources.peak == MAX_PROMPTS_AT_ONCE
 
 
 async def test_the_first_job_that_fails_ends_all():
     sources = Sources()
     with pytest.raises(ValueError, match="broken"):
-        await all_of(
+        await run_jobs(
             [
                 last_number(sources.count(10**6)),
                 last_number(sources.count(10, 5)),

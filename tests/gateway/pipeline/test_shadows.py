@@ -201,7 +201,7 @@ async def test_a_copy_is_offered_once_and_after_its_request_is_closed() -> None:
     caller = principal("a")
     context = RequestContext(principal=caller, request_id="req_1", model="m", endpoint="/v1/completions")
     shadow = Shadow(context, ASKED, 1, None, caller, steps.append)
-    close = bench.shadows.after(lambda: steps.append("closed"), shadow)
+    close = bench.shadows.offer_after(lambda: steps.append("closed"), shadow)
     close()
     close()
     assert steps == ["closed", "target_gone", "closed"]
