@@ -117,7 +117,7 @@ class Notes(Worker):
                 async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                     await remove_gateway(conn, self._gateway_id)
 
-    def exposed(self, exposure: Exposure) -> None:
+    def note_exposure(self, exposure: Exposure) -> None:
         """Record the arm that a request got."""
         if not exposure.epoch:
             self._count_reason(exposure.experiment_id, exposure.reason)
@@ -131,7 +131,7 @@ class Notes(Worker):
         else:
             self._lost.inc()
 
-    def shadowed(self, experiment_id: str, outcome: Outcome) -> None:
+    def note_shadow_outcome(self, experiment_id: str, outcome: Outcome) -> None:
         """Record the outcome of a copy of a request for the shadow arm of an experiment."""
         self._count_reason(experiment_id, OUTCOME_PREFIX + outcome)
 
@@ -142,7 +142,7 @@ class Notes(Worker):
         else:
             self._lost.inc()
 
-    def refused(
+    def note_refusal(
         self, exposure: Exposure, project_id: str, request_id: str, error: GatewayError, origin: Origin
     ) -> None:
         """Record that a request was refused after it got its arm. Refusals of a unit within a second become one row."""

@@ -104,7 +104,7 @@ class Placing:
         """
         if exposure is not None:
             context.exposed(exposure)
-            self._notes.exposed(exposure)
+            self._notes.note_exposure(exposure)
 
     def placed(self, context: RequestContext, found: Route | RunningExperiment, exposure: Exposure | None) -> Placed:
         """Return the placement of all prompts of a request: in an experiment, that of its exposure's arm.
@@ -131,7 +131,7 @@ class Placing:
             origin = Origin(
                 context.principal.api_key_id, context.endpoint, context.stream, service_tier, self._journal_id
             )
-            self._notes.refused(exposure, context.principal.project_id, context.request_id, error, origin)
+            self._notes.note_refusal(exposure, context.principal.project_id, context.request_id, error, origin)
 
     def pool(self, route: Route, model: str) -> PoolRevision:
         """Return the pool of a route. model: the model string by which the request named the route.
@@ -156,7 +156,7 @@ class Placing:
         if arm is None:
             return None
         copied = Exposure(experiment.id, experiment.name, experiment.version, SHADOW_ARM, arm.name, 0, "forced")
-        return PlacedShadow(arm.route, partial(self._notes.shadowed, experiment.id), copied)
+        return PlacedShadow(arm.route, partial(self._notes.note_shadow_outcome, experiment.id), copied)
 
     async def _resolve_within(
         self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str

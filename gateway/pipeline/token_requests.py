@@ -81,10 +81,10 @@ class TokenRequests:
 
         Raises as `tokenize`.
         """
-        num_tokens, _ = await self.counted(context, prompt, field)
+        num_tokens, _ = await self.count_and_limit(context, prompt, field)
         return num_tokens
 
-    async def counted(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
+    async def count_and_limit(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
         """Return the number of a prompt's billed tokens, and the most tokens of prompt and completion together.
 
         Raises as `tokenize`.

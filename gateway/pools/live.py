@@ -251,7 +251,7 @@ class LivePools(Mapping[str, Pool]):
         if not self._is_announced and any(replica.public_key for each in found for replica in each.replicas):
             await self._this_machine.announce(conn)
             self._is_announced = True
-        return [self._this_machine.placed(each) for each in found]
+        return [self._this_machine.with_own_folders(each) for each in found]
 
     async def _report_used(self) -> None:
         for revision in self._revisions.values():

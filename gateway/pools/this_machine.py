@@ -48,6 +48,6 @@ class ThisMachine:
         keys = await asyncio.to_thread(host_keys, self._settings.data_dir)
         await announce_key(conn, host_id(self._settings.data_dir), socket.gethostname(), keys.public)
 
-    def placed(self, served: ServedPool) -> ServedPool:
+    def with_own_folders(self, served: ServedPool) -> ServedPool:
         """Return a pool whose revisions have the folders that their models have on this machine."""
         return on_this_machine(served, self._settings)

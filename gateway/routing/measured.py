@@ -78,7 +78,7 @@ class MeasuredSpeeds:
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
-    def failed(self, project_id: str, model: str, now_s: float) -> None:
+    def record_failure(self, project_id: str, model: str, now_s: float) -> None:
         """Record that an answer failed or came too late."""
         self._failed_s.pop((project_id, model), None)
         self._failed_s[project_id, model] = now_s

@@ -72,7 +72,7 @@ class Fleet:
                 raise StopRequested
             child.start()
 
-    def began(self, agent_command: Sequence[str]) -> None:
+    def record_ready(self, agent_command: Sequence[str]) -> None:
         """Record that all children are ready. agent_command: the command for later starts of the agent."""
         self._agent.run_next(agent_command)
 

@@ -90,7 +90,7 @@ def engines_in_words(base_url: str, operator_key: str) -> str:
     return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
 
 
-def answers(base_url: str, operator_key: str, model: str) -> bool:
+def need_not_wait(base_url: str, operator_key: str, model: str) -> bool:
     """Tell whether a base model has a ready engine, or will have none: its pool is drained, has failed or is gone.
 
     Return False if the gateway does not answer.

@@ -26,7 +26,7 @@ from gateway.serve.bootstrap import BadOperatorKey, bootstrap
 from gateway.serve.commands import agent_command, gateway_command, gateway_environ, worker_command
 from gateway.serve.first_pool import settle_first_pool
 from gateway.serve.fleet import Fleet, StartFailed
-from gateway.serve.listener import Listener, PortUnavailable, answers, engines_in_words, is_ready
+from gateway.serve.listener import Listener, PortUnavailable, engines_in_words, is_ready, need_not_wait
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
@@ -221,7 +221,7 @@ def _wait_until_ready(
         while not stop.requested:
             if is_ready(settings.base_url):
                 give_up = min(give_up, time.monotonic() + FIRST_MODEL_S)
-                if answers(settings.base_url, operator_key, settings.model_name):
+                if need_not_wait(settings.base_url, operator_key, settings.model_name):
                     break
                 if time.monotonic() > give_up:
                     name = settings.model_name
@@ -234,7 +234,7 @@ def _wait_until_ready(
             time.sleep(PROBE_INTERVAL_S)
         if stop.requested:
             raise StopRequested
-    fleet.began(agent_command(starting=False))
+    fleet.record_ready(agent_command(starting=False))
 
 
 def _supervise(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:

@@ -74,7 +74,7 @@ async def truncated(
         """Return the tokens that are left in the context without the num_turns oldest turns; negative: too many."""
         shortened = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
-            num_tokens, most = await pipeline.tokens.counted(context, shortened, "input")
+            num_tokens, most = await pipeline.tokens.count_and_limit(context, shortened, "input")
         except InvalidRequest as error:
             if error.param != "model":
                 raise

@@ -230,7 +230,7 @@ class RoutedRequests:
             error=error.code,
         )
         if outcome in USUAL_ERRORS and isinstance(steps.target, Route):
-            self._planner.measured.failed(context.principal.project_id, steps.target.model, time.monotonic())
+            self._planner.measured.record_failure(context.principal.project_id, steps.target.model, time.monotonic())
         self._count_outcome(policy, steps, outcome, is_followed=steps.follows(error))
 
     def _record_target(

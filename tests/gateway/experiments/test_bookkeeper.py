@@ -66,7 +66,7 @@ async def test_new_weights_wait_for_what_a_gateway_has_noted(database: Database)
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         await notes.flush()
-        notes.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+        notes.note_exposure(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
         before = datetime.datetime.now(datetime.UTC)
         await conn.execute(_SILENT_SINCE, datetime.timedelta(minutes=1))
         await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
@@ -106,14 +106,14 @@ async def test_a_unit_that_is_written_after_new_weights_is_told_to_all_gateways(
         await conn.execute(_CLOSE, made.id, datetime.timedelta(seconds=6))
         await keep_books(database)
         listed_at = await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id)
-        notes.exposed(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(2)))
+        notes.note_exposure(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(2)))
         await notes.flush()
         assert await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id) == listed_at
         if by_ledger:
             await send(conn, made, [UnitRequest(unit(1), 1, epoch=1)])
             await keep_books(database)
         else:
-            notes.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+            notes.note_exposure(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
             await notes.flush()
         assert await conn.fetchval("SELECT exposed_at FROM experiments WHERE id = $1", made.id) > listed_at
         assert await exposed_digests(conn, made.id) == (unit(1)[:8], bytes([1]))
@@ -131,7 +131,7 @@ async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_fr
         made = await make_experiment(conn)
         await conn.execute(_CLOSE, made.id, datetime.timedelta(minutes=11))
         await keep_books(database)
-        notes.exposed(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(1)))
+        notes.note_exposure(Exposure(made.id, "tone", 2, 0, "control", 2, "split", unit(1)))
         await notes.flush()
         await conn.execute(_EARLIER)
         if by_ledger:

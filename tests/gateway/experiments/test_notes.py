@@ -71,7 +71,7 @@ async def rows(database: Database, table: str) -> list[Any]:
 async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Database, made: StartedExperiment) -> None:
     notes, other = Notes(database, lost_counter()), Notes(database, lost_counter())
     for _ in range(3):
-        notes.exposed(exposure(made, "ann", 1))
+        notes.note_exposure(exposure(made, "ann", 1))
         await notes.flush()
     other.exposed(Exposure(made.id, "support-tone", 2, 0, "control", 2, "split", unit_digest(KEY, "ann")))
     other.exposed(exposure(made, "bob"))
@@ -95,8 +95,8 @@ async def test_a_refusal_is_an_event_of_its_unit(
 ) -> None:
     notes = Notes(database, lost_counter())
     for number in range(3):
-        notes.refused(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error, ORIGIN)
-    notes.refused(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error, ORIGIN)
+        notes.note_refusal(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error, ORIGIN)
+    notes.note_refusal(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error, ORIGIN)
     await notes.flush()
     requests = await rows(database, "experiment_requests")
     found = [(row["request_id"], row["num_refused"], row["arm"]) for row in requests]
@@ -111,9 +111,9 @@ async def test_what_the_database_does_not_take_waits(database: Database, acme: T
     away, counter = Unreachable(database), lost_counter()
     notes = Notes(away, counter)  # type: ignore[arg-type]
     for number in range(2):
-        notes.exposed(exposure(made, "ann"))
-        notes.exposed(exposure(made, "", 0, "no_unit"))
-        notes.refused(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED, ORIGIN)
+        notes.note_exposure(exposure(made, "ann"))
+        notes.note_exposure(exposure(made, "", 0, "no_unit"))
+        notes.note_refusal(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED, ORIGIN)
         await notes.flush()
     assert await rows(database, "experiment_units") == []
     away.is_away = False
@@ -130,7 +130,7 @@ async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database
     counter = lost_counter()
     notes = Notes(database, counter, max_waiting=3, max_written=2)
     for number in range(5):
-        notes.exposed(exposure(made, f"user-{number}"))
+        notes.note_exposure(exposure(made, f"user-{number}"))
     assert value(counter) == 2
     await notes.flush()
     assert len(notes._written) == 2
@@ -142,9 +142,9 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(
 ) -> None:
     notes = Notes(database, lost_counter())
     gone = Exposure("exp_gone", "gone", 1, 0, "control", 1, "split", b"d" * 16)
-    notes.exposed(gone)
-    notes.refused(gone, acme.project_id, "req_1", LIMITED, ORIGIN)
-    notes.exposed(exposure(made, "ann"))
+    notes.note_exposure(gone)
+    notes.note_refusal(gone, acme.project_id, "req_1", LIMITED, ORIGIN)
+    notes.note_exposure(exposure(made, "ann"))
     await notes.flush()
     assert [row["experiment_id"] for row in await rows(database, "experiment_units")] == [made.id]
     assert await rows(database, "experiment_requests") == []
@@ -170,10 +170,10 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(
 ) -> None:
     unheard, counter = UnheardDatabase(database), lost_counter()
     notes = Notes(unheard, counter)  # type: ignore[arg-type]
-    notes.exposed(exposure(made, "", 0, "no_unit"))
-    notes.refused(exposure(made, "ann"), acme.project_id, "req_1", LIMITED, ORIGIN)
+    notes.note_exposure(exposure(made, "", 0, "no_unit"))
+    notes.note_refusal(exposure(made, "ann"), acme.project_id, "req_1", LIMITED, ORIGIN)
     await notes.flush()
-    notes.exposed(exposure(made, "", 0, "no_unit"))
+    notes.note_exposure(exposure(made, "", 0, "no_unit"))
     await notes.flush()
     unheard.is_heard = True
     await notes.flush()
@@ -185,7 +185,7 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(
 async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: StartedExperiment) -> None:
     notes = Notes(database, lost_counter())
     notes.start()
-    notes.exposed(exposure(made, "ann"))
+    notes.note_exposure(exposure(made, "ann"))
     await notes.flush()
     assert len(await rows(database, "experiment_gateways")) == 1
     await notes.stop()

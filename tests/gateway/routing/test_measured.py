@@ -50,7 +50,7 @@ def test_only_the_last_ones_and_those_of_the_last_minutes_count() -> None:
 
 def test_a_failure_counts_for_some_seconds() -> None:
     made = measured_speeds(*([5.0] * MIN_SAMPLES))
-    made.failed("proj", "m", 1.0)
+    made.record_failure("proj", "m", 1.0)
     speed = made.find("proj", "m", 2.0)
     assert speed is not None and (speed.first_token_ms, speed.late_ms(2.0)) == (FAILED_MS, 5.0)
     speed = made.find("proj", "m", 1.0 + FAILED_S)

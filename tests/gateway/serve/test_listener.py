@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gateway.serve.listener import answers, engines_in_words
+from gateway.serve.listener import engines_in_words, need_not_wait
 
 
 @contextmanager
@@ -71,6 +71,6 @@ def pool(num_replicas: int, state: str) -> str:
 )
 def test_a_model_is_waited_for_while_an_engine_of_it_may_come(engines: str, pools: str, expected: bool) -> None:
     with answering(200, f'{{"data": [{engines}]}}'.encode(), f'{{"data": [{pools}]}}'.encode()) as base_url:
-        assert answers(base_url, "secret", "tiny") is expected
-        assert not answers(base_url, "another", "tiny")
-    assert not answers(base_url, "secret", "tiny"), "nobody listens any more"
+        assert need_not_wait(base_url, "secret", "tiny") is expected
+        assert not need_not_wait(base_url, "another", "tiny")
+    assert not need_not_wait(base_url, "secret", "tiny"), "nobody listens any more"

@@ -75,7 +75,7 @@ async def test_results_show_what_copies_came_to_and_units_know_nothing_of_them(l
         )
     notes = Notes(lab.database, lost=None)  # type: ignore[arg-type]
     for outcome in ("answered", "answered", "full"):
-        notes.shadowed(made["id"], outcome)  # type: ignore[arg-type]
+        notes.note_shadow_outcome(made["id"], outcome)  # type: ignore[arg-type]
     await notes.flush()
     found = (await lab.client.get(f"{lab.path}/{made['id']}/results")).json()
     shadow = found["shadow"]
