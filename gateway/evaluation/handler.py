@@ -120,7 +120,7 @@ def log_fields(vote: Vote) -> dict[str, str | float]:
 
 
 def _listed(asked: CreateFeedback) -> list[Vote]:
-    """Return the votes of a body. Raises InvalidRequest: when it has none, or fields beside `data`."""
+    """Return the votes of a body. Raises InvalidRequest: when the body has no vote, or other fields beside `data`."""
     if asked.data is not None:
         beside = next((name for name in _ONE if getattr(asked, name) != _DEFAULTS[name]), None)
         if beside is not None:

@@ -87,7 +87,7 @@ def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> OwnRouter:
 
 
 def _unit(asked: EvaluateFlags) -> str:
-    """Return the unit that a context names. Raises InvalidRequest: when it names none, or one that is no text."""
+    """Return the unit that a context names. Raises InvalidRequest: when it names no unit, or one that is no text."""
     unit = asked.context.get("targetingKey")
     if unit is None or unit == "":
         raise InvalidRequest("The context has no 'targetingKey'.", code="TARGETING_KEY_MISSING")

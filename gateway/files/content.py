@@ -48,7 +48,7 @@ class FileContent:
         """Begin a part, and return its writer.
 
         Raises NotFound: when the project is purged.
-        Raises QuotaExceeded: when it has no room left.
+        Raises QuotaExceeded: when the project has no room left.
         """
         part_id = new_id("part")
         async with self._database.acquire() as conn:
@@ -60,7 +60,7 @@ class FileContent:
     async def take_room(self, conn: Connection, project_id: str, num_bytes: int) -> None:
         """Reserve room for bytes that a project is about to store.
 
-        Raises QuotaExceeded: when there is no room for them.
+        Raises QuotaExceeded: when the project has no room for the bytes.
         """
         if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
             raise QuotaExceeded(f"The file cannot be stored: {NO_ROOM}.", param="file", code="content_quota_exceeded")
@@ -68,7 +68,7 @@ class FileContent:
     async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
         """Update the size of a part that is arriving. num_more: the bytes since the last update.
 
-        Raises QuotaExceeded: when there is no room for them.
+        Raises QuotaExceeded: when the project has no room for the bytes.
         Raises NotFound: when the part took too long and was given up.
         """
         async with self._database.acquire() as conn:

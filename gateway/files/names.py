@@ -13,7 +13,7 @@ MAX_NAME_CHARS = 255
 def checked_name(name: str, purpose: str, param: str) -> str:
     """Return the checked name of a file: its last part, as browsers may send a whole path.
 
-    Raises InvalidRequest: when it is no file name, or not one that a batch's input may have.
+    Raises InvalidRequest: when the name is no file name, or not one that a batch's input may have.
     """
     name = re.split(r"[/\\]", name)[-1]
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
@@ -32,7 +32,7 @@ def checked_name(name: str, purpose: str, param: str) -> str:
 def check_size(num_bytes: int, purpose: str, param: str) -> None:
     """Check that a file is not larger than its purpose allows.
 
-    Raises BodyTooLarge: when it is meant for a batch, and larger than the input of a batch may be.
+    Raises BodyTooLarge: when the file is meant for a batch, and larger than the input of a batch may be.
     """
     if purpose == "batch" and num_bytes > MAX_FILE_BYTES:
         raise BodyTooLarge(

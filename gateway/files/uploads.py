@@ -197,7 +197,7 @@ class Uploads:
 
 
 def _check(row: UploadRow) -> None:
-    """Check that an upload still takes parts. Raises InvalidRequest: when it is completed, cancelled or expired."""
+    """Check that an upload takes parts. Raises InvalidRequest: when the upload is completed, cancelled or expired."""
     if row.state != "pending":
         raise InvalidRequest(f"The upload is {row.state}.", param="upload_id", code=f"upload_{row.state}")
 

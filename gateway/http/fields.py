@@ -102,7 +102,7 @@ def missing_field(param: str) -> InvalidRequest:
 def check_depth(value: Any, field: str) -> None:
     """Check how deep a value's objects and arrays are nested, since code that recurses through them has a limit.
 
-    Raises InvalidRequest: when they are nested more than `MAX_DEPTH` levels deep.
+    Raises InvalidRequest: when objects and arrays are nested more than `MAX_DEPTH` levels deep.
     """
     level = [value]
     for _ in range(MAX_DEPTH):

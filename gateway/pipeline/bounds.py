@@ -168,7 +168,7 @@ def check_logprobs(num_values: int, field: str) -> None:
 
     num_values: the log-probabilities of all prompts together.
 
-    Raises InvalidRequest: when they are more than `MAX_LOGPROB_VALUES`.
+    Raises InvalidRequest: when the log-probabilities are more than `MAX_LOGPROB_VALUES`.
     """
     if num_values > MAX_LOGPROB_VALUES:
         raise InvalidRequest(

@@ -49,7 +49,7 @@ def _check_hides_prompt(field: str | None) -> None:
 
     field: the field that asks for the prompt; None: no field does.
 
-    Raises InvalidRequest: when there is such a field.
+    Raises InvalidRequest: when a field asks for the prompt.
     """
     if field is not None:
         raise InvalidRequest(

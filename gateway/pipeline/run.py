@@ -293,7 +293,8 @@ class Run:
     ) -> AsyncGenerator[Item | Restarted]:
         """Return the items of a prompt, which may have begun.
 
-        may_restart, is_followed: as for `attempts.generate_items`.
+        may_restart: True if the reader can begin anew after some items. is_followed: tells whether something else takes
+        the prompt after an error, and is billed.
         """
         is_first = prepared is self._prepared[0]
         if is_first and self._begun is not None:

@@ -67,7 +67,10 @@ async def ensure_first_pool(
 ) -> bool:
     """Make the pool that the environment describes where the installation never had one; return whether it was made.
 
-    Adapters from before bases were recorded become adapters of its base. Arguments: as for `make_pool`.
+    Adapters that were added before their base was recorded become adapters of the pool's base.
+
+    address: the ZeroMQ endpoint of an engine that somebody else runs, which becomes the pool's only replica; None
+    leaves one replica to the agents.
     """
     async with conn.transaction():
         await lock_pools(conn)

@@ -157,7 +157,7 @@ def _start_database(
 async def _check_database(name: str, dsn: str) -> None:
     """Check that the database can be used. name: the name of the setting.
 
-    Raises DatabaseUnusable: when it cannot be reached or used.
+    Raises DatabaseUnusable: when the database cannot be reached or used.
     """
     try:
         async with await Database.connect(dsn, max_size=1):

@@ -82,7 +82,7 @@ class ExperimentManifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_export_request(project_id: str, experiment_id: str, kind: str, format: str | None) -> ExperimentExportRequest:
     """Return the request for an export. format: None stands for the kind's first.
 
-    Raises WrongExport: when there is no such kind, or not in this format.
+    Raises WrongExport: when no export of an experiment is of this kind, or the kind does not exist in this format.
     """
     if kind not in KINDS:
         raise WrongExport("kind", f"it must be one of {', '.join(KINDS)}")

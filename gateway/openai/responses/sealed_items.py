@@ -1,8 +1,8 @@
 """`encrypted_content`: content for a client to keep, which nobody else can read, change or move.
 
-AES-256-GCM under the project's key, with the kind of item and the base model as associated data: content of another
-project, of another kind, for another base, cut or edited is refused alike. A client may send content twice, or to
-another of its users: that is the client's own affair.
+AES-256-GCM under the project's key, with the kind of item and the base model as associated data. Content of another
+project, of another kind, for another base, cut or edited is refused, always with the same error. A client may send
+content twice, or to another of its users: that is the client's own affair.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[s
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
     """Return the log-probabilities of a whole choice or prompt.
 
-    The most likely tokens are encoded, as in `whole_chat_logprobs`.
+    The most likely tokens of each place are encoded as JSON already (`encode_parts`).
 
     offset: the place of the first token in the whole text, in characters.
     """
