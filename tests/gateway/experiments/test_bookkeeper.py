@@ -138,7 +138,7 @@ async def test_a_gateway_that_had_not_heard_of_new_weights_takes_no_unit_away_fr
             await send(conn, made, [UnitRequest(unit(1), 1, datetime.datetime.now(datetime.UTC), epoch=1)])
             await keep_books(database)
         else:
-            cut_off.exposed(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
+            cut_off.note_exposure(Exposure(made.id, "tone", 1, 1, "warm", 1, "split", unit(1)))
             await cut_off.flush()
         row = await conn.fetchrow("SELECT epoch, arm FROM experiment_units WHERE experiment_id = $1", made.id)
         assert (row["epoch"], row["arm"]) == (2, 0)

@@ -73,8 +73,8 @@ async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Databa
     for _ in range(3):
         notes.note_exposure(exposure(made, "ann", 1))
         await notes.flush()
-    other.exposed(Exposure(made.id, "support-tone", 2, 0, "control", 2, "split", unit_digest(KEY, "ann")))
-    other.exposed(exposure(made, "bob"))
+    other.note_exposure(Exposure(made.id, "support-tone", 2, 0, "control", 2, "split", unit_digest(KEY, "ann")))
+    other.note_exposure(exposure(made, "bob"))
     await other.flush()
     found = {row["digest"]: (row["epoch"], row["arm"]) for row in await rows(database, "experiment_units")}
     assert found == {unit_digest(KEY, "ann"): (1, 1), unit_digest(KEY, "bob"): (1, 0)}

@@ -43,7 +43,7 @@ class CountingPipeline:
     def __init__(self, most: int) -> None:
         self.tokens, self.most, self.asked = self, most, list[int]()
 
-    async def counted(self, context: Any, prompt: Conversation, field: str) -> tuple[int, int]:
+    async def count_and_limit(self, context: Any, prompt: Conversation, field: str) -> tuple[int, int]:
         self.asked.append(sum(len(message["content"].split()) for message in prompt.messages))
         return self.asked[-1], self.most
 
