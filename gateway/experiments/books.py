@@ -203,7 +203,7 @@ async def _recount(
 async def _add_outcomes_before(
     conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
 ) -> Mapping[str, Scope]:
-    """Update what the states of units hold about the time before the first exposure.
+    """Update the facts in the states of units about the time before the first exposure.
 
     This concerns the changed units and, in the project's other experiments with the same source of units, the states of
     the same units.

@@ -1,6 +1,6 @@
 """The choice of the requests that are traced, by the samplers that OpenTelemetry's `OTEL_TRACES_SAMPLER` names.
 
-Where no parent decides, a request is chosen by its trace's id alone: all processes of one ratio choose the same.
+Without a parent that decides, a request is chosen by its trace's id alone: all processes of one ratio choose the same.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class ResponseEvents:
     def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
         """Bring a response that has not begun into the state after all events that an earlier run of it logged.
 
-        encoded: those events. counts: the token counts up to the last one.
+        encoded: the logged events, as bytes. counts: the token counts up to the last one.
         """
         self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
         self._num_tokens, self._prompt_tokens, self._has_begun = counts.output, counts.input, True

@@ -32,7 +32,7 @@ class RecordedReply(ASGIResponse):
 
     The last message is held back until the reply is stored, or for a moment at most: a client that has seen the end can
     then ask for the reply again. As long as the whole reply is recorded, the work goes on at its own pace even if the
-    client reads slowly. Of a reply that is too large to be recorded, each message waits until the client takes it.
+    client reads slowly. If a reply is too large to be recorded, each of its messages waits until the client takes it.
     """
 
     def __init__(self, response: ASGIResponse, execution: Execution) -> None:
