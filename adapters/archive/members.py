@@ -40,7 +40,7 @@ class Members:
     def add_folder(self, name: str) -> None:
         """Count a folder as a member, and check its name.
 
-        Raises AdapterRejected: when the name leads out of the archive's folder, or the members are too many.
+        Raises AdapterRejected: when the name is no plain path within the archive, or the members are too many.
         """
         self._count_member()
         _path(name)

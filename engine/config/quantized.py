@@ -165,7 +165,7 @@ METHODS_OF_EXPERTS = ("mxfp4",)
 
 
 def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quantized | None:
-    """Return the format in which a model's files hold its matrices; None if no matrix is, or only those of experts are.
+    """Return the format in which a model's files hold its matrices; None if at most those of experts are in few bits.
 
     raw: the folder's `config.json`. has_experts: True for a model with experts: then only the experts' matrices may be
     in few bits, and `engine.models.expert_layout` reads them.
