@@ -88,7 +88,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int
     """The largest file that comes in one request."""
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
-    """Loads adapters on engines of their bases, and returns those that could not be loaded."""
+    """The function that loads adapters on engines of their bases, and returns those that could not be loaded."""
     secrets: Secrets
     backend_keys: BackendKeys
     """The keys that servers of other makers ask for."""

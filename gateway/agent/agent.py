@@ -14,14 +14,14 @@ import msgspec
 import structlog
 
 from gateway.agent.commands import Command
-from gateway.agent.draining import come_back, leave_host
+from gateway.agent.draining import leave_host, resume_host
 from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import Launcher
 from gateway.agent.lease import Lease
 from gateway.agent.models import Models
 from gateway.agent.servers.programs import Programs
 from gateway.agent.state_files import StateFiles
-from gateway.agent.steps import Site, in_words
+from gateway.agent.steps import Site, end_text
 from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
@@ -92,7 +92,7 @@ class Agent:
         self._wake = asyncio.Event()
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
         self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
-        self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
+        self._replicas = Replicas(site, changed=self._wake.set, last_failure=self._models.last_failure)
         self._marks = StateFiles(settings.data_dir)
         self._told_nodes: list[Node] | None = None
         self._forget_at_s = 0.0
@@ -104,7 +104,7 @@ class Agent:
 
     @property
     def is_leaving(self) -> bool:
-        """Tell whether this agent was told to leave."""
+        """Tell whether `leave` was called."""
         return math.isfinite(self._leaves_by_s)
 
     def leave(self) -> None:
@@ -162,15 +162,15 @@ class Agent:
     async def _work_until_left(self) -> None:
         while not self._has_left and _now_s() < self._leaves_by_s:
             self._wake.clear()
-            await self._whenever_there(self._tend_replicas)
+            await self._unless_database_is_away(self._tend_replicas)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._wake.wait()
 
-    async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Call `do`, which needs the database; while the database is away, only log that.
+    async def _unless_database_is_away(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Call `do`, which needs the database. If the database cannot be reached, log that and pause a moment.
 
-        do: an action that raises an error of `FAILURES` while the database is away.
+        do: an action that raises an error of `FAILURES` if the database cannot be reached.
         """
         try:
             await do()
@@ -184,11 +184,11 @@ class Agent:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
                 await clear_failures(conn, self._lease.host_id)
-                await come_back(conn, self._lease.host_id, self._settings.data_dir)
+                await resume_host(conn, self._lease.host_id, self._settings.data_dir)
                 self._has_begun = True
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)
-            await self._tell_nodes(conn)
+            await self._publish_nodes(conn)
             pools = await self._pools_on_this_machine(conn)
             if self.is_leaving:
                 ids = [row.id for row in self._own_replicas(pools)]
@@ -225,7 +225,7 @@ class Agent:
         await announce_key(conn, self._lease.host_id, self._lease.host_name, own.public)
         await self._launcher.admit(await list_keys(conn))
 
-    async def _tell_nodes(self, conn: Connection) -> None:
+    async def _publish_nodes(self, conn: Connection) -> None:
         nodes = self._launcher.nodes()
         if nodes is not None and nodes != self._told_nodes:
             await tell_nodes(conn, self._lease.host_id, self._lease.generation, nodes)
@@ -251,7 +251,7 @@ class Agent:
             if row.state != "failed" or ended is None or ended.generation != row.generation:
                 continue
             if ended.returncode == os.EX_CONFIG:
-                raise CannotRun(in_words(ended))
+                raise CannotRun(end_text(ended))
             if row.num_failures >= FAILURES_TO_GIVE_UP:
                 raise CannotRun(
                     f"the engine failed {row.num_failures} times in a row; its last lines:\n{ended.last_lines}"

@@ -1,7 +1,8 @@
 """The end of an agent that lets its engines finish what they run.
 
-The host is drained, so that replicas start on others alone, and its own replicas take no new request. The next agent of
-the data folder uses the host again: a file says that it was an agent that drained it, and no operator.
+The host is drained, so that replicas start on other hosts alone, and its own replicas take no new request. A file in
+the data folder notes that an agent drained the host and not an operator. The next agent that finds this note uses the
+host again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids
 
     replica_ids: all replicas of the host that have not been stopped.
 
-    Raises OSError: when the note about it cannot be written.
+    Raises OSError: when the note that an agent has drained the host cannot be written.
     Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     if not any(each.id == host_id and each.is_drained for each in await list_hosts(conn)):
@@ -33,10 +34,10 @@ async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids
     await drain_replicas(conn, replica_ids, WHY)
 
 
-async def come_back(conn: Connection, host_id: str, data_dir: Path) -> None:
-    """Let replicas start again on a host that the agent before has left.
+async def resume_host(conn: Connection, host_id: str, data_dir: Path) -> None:
+    """Let replicas start again on a host that the agent before has drained with `leave_host`.
 
-    Raises OSError: when the note about it cannot be read or removed.
+    Raises OSError: when the note that an agent has drained the host cannot be read or removed.
     Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     note = data_dir / NOTE_NAME

@@ -52,7 +52,7 @@ class Follower:
     def __init__(self, address: str, model_digest: str, changed: Callable[[], None], peer: Peer | None = None) -> None:
         """Begin to connect to the engine at an address.
 
-        peer: as for `EngineLink`.
+        peer: the keys for an endpoint that is guarded by keys; None: the endpoint is a socket of this machine.
         """
         self.stats: EngineStats | None = None
         """The statistics of the last heartbeat; None while the engine is not there."""

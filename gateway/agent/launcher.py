@@ -14,7 +14,7 @@ from gateway.domain.pools.capacity import Node
 class CannotReach(Exception):
     """The error for a machine or cluster that runs engines and does not answer; the message says why.
 
-    The engines live on, and nothing is known of them.
+    Its engines may live on: nothing is known of them until it answers again.
     """
 
 
@@ -22,10 +22,10 @@ class CannotStart(Exception):
     """The error for an engine that its machine cannot start; the message says why."""
 
 
-class NotYet(Exception):
-    """The error for an engine whose machine is not there yet; it starts once there is one.
+class NoMachineYet(Exception):
+    """The error for an engine that no machine can take yet, so that its start has to be tried again later.
 
-    The message says what it waits for.
+    The message says what the engine waits for.
     """
 
     def __init__(self, why: str, *, is_full: bool = False) -> None:
@@ -78,7 +78,7 @@ class LaunchPlace(msgspec.Struct, frozen=True):
     """The folder of the copies of adapters on the engine's machine; None: the same as on this host."""
 
 
-class Spec(msgspec.Struct, frozen=True):
+class LaunchSpec(msgspec.Struct, frozen=True):
     """The facts by which a replica's engine is started."""
 
     generation: int
@@ -100,12 +100,12 @@ class Engine(msgspec.Struct, frozen=True):
     generation: int
     """The number of this start among the starts of the replica; a later start has a higher one."""
     address: str
-    """The endpoint or the URL of a socket, as in `Spec`."""
+    """The endpoint or the URL of a socket, as in `LaunchSpec`."""
     pid: int | None
     """The number of the process; None while an agent is about to start it."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EngineEnd(msgspec.Struct, frozen=True):
     """The end of an engine."""
 
     replica_id: str
@@ -117,10 +117,10 @@ class Ended(msgspec.Struct, frozen=True):
     """The last lines of the engine's output."""
 
 
-Begin = Callable[[LaunchPlace], Awaitable[Spec | None]]
-"""A function that decides whether and how an engine starts at a spot.
+Begin = Callable[[LaunchPlace], Awaitable[LaunchSpec | None]]
+"""A function that decides whether and how an engine starts at a place. It returns None if the engine is not to start.
 
-It is called once no other engine of the replica can be started.
+A launcher calls the function once no other engine of the replica can be started.
 """
 
 
@@ -138,16 +138,18 @@ class Launcher(Protocol):
         """Allow the holders of these keys, and nobody else, to connect to engines on TCP."""
 
     async def start(self, ask: LaunchRequest, begin: Begin) -> Engine | None:
-        """Start an engine of a replica and return it; None if one of the replica lives already, or `begin` gives none.
+        """Start an engine of a replica and return it; None if the replica has an engine, or `begin` returns None.
+
+        begin: called with the place that was chosen for the engine; returns how the engine is started there.
 
         Raises CannotStart: when the engine cannot start on this host.
-        Raises NotYet: when there is no machine for the engine yet.
+        Raises NoMachineYet: when there is no machine for the engine yet.
         Raises CannotReach: when the machine that would run the engine does not answer.
-        Raises as `begin`.
+        Raises the error of `begin`: when `begin` fails.
         """
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
-        """End an engine: ask it to, and kill it after grace_s. Does nothing where it does not live any more.
+        """End an engine that may still live: ask the process to end, and kill it after grace_s seconds.
 
         Raises CannotReach: when the machine that runs the engine does not answer.
         """
@@ -164,20 +166,24 @@ class Launcher(Protocol):
         Return an empty list if the launcher has its own host alone; None if it cannot see the machines.
         """
 
-    def watch(self, ended: Callable[[Ended], None]) -> None:
-        """Call this function for each engine that ends from now on, of those that `start` or `running` returned.
+    def watch(self, ended: Callable[[EngineEnd], None]) -> None:
+        """Call `ended` for each engine that ends from now on, of those that `start` or `running` returned.
 
-        ended: called with the way in which the engine ended.
+        ended: takes the way in which the engine ended.
         """
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Free the resources that are reserved for the engines of all other replicas, unless one of them lives.
+        """Free the resources that are reserved for replicas without a live engine, except for the given replicas.
 
-        held_s: seconds for which the caller still has the host.
+        replica_ids: the replicas whose resources stay reserved. held_s: seconds for which the caller still has the
+        host: nothing is freed after that.
         """
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the files of all other replicas, unless one of their engines lives."""
+        """Remove the files of replicas without a live engine, except for the given replicas.
+
+        replica_ids: the replicas whose files stay.
+        """
 
     async def close(self, *, is_superseded: bool = False) -> None:
         """Stop watching; the engines live on.

@@ -17,7 +17,7 @@ from gateway.support.host import allow_keys, engine_address, host_keys, link_fol
 class Listener(Protocol):
     """The way to reach the engines of one machine, and the control over who may reach them."""
 
-    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
+    def choose_place(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Choose the address on which an engine listens. taken: ports that other engines are about to use.
 
         Raises OSError: when no port or folder is free.
@@ -33,7 +33,7 @@ class SocketListener:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
-    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
+    def choose_place(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Return the socket of one start of a replica."""
         where = address(self._run_dir, ask.replica_id, ask.generation)
         return LaunchPlace(where, where)
@@ -58,7 +58,7 @@ class LinkListener:
         self._data_dir = data_dir
         self._keys = host_keys(data_dir)
 
-    def spot(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
+    def choose_place(self, ask: LaunchRequest, taken: Collection[int]) -> LaunchPlace:
         """Return the first free port. Raises OSError: when none is free."""
         where, endpoint = engine_address(self._host, self._ports, taken)
         return LaunchPlace(where, endpoint, str(link_folder(self._data_dir)), self._keys.public)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.agent.launcher import Begin, CannotStart, Ended, Engine, LaunchRequest, Spec
+from gateway.agent.launcher import Begin, CannotStart, Engine, EngineEnd, LaunchRequest, LaunchSpec
 from gateway.agent.listeners import Listener
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.capacity import Node
@@ -86,7 +86,7 @@ class LocalLauncher:
         self._listener = listener
         self._apart = apart
         self._processes: dict[tuple[str, int], _Process] = {}
-        self._ended: Callable[[Ended], None] = lambda ended: None
+        self._ended: Callable[[EngineEnd], None] = lambda ended: None
         make_private_folder(folder)
 
     async def admit(self, public_keys: Sequence[str]) -> None:
@@ -102,8 +102,8 @@ class LocalLauncher:
             os.ftruncate(descriptor, 0)
             async with self._only_one_chooses():
                 with _as_refusal():
-                    spot = self._listener.spot(ask, self._ports())
-                spec = await begin(spot)
+                    place = self._listener.choose_place(ask, self._ports())
+                spec = await begin(place)
                 with _as_refusal():
                     return None if spec is None else await self._spawn(ask.replica_id, spec, descriptor)
         finally:
@@ -125,7 +125,7 @@ class LocalLauncher:
         ports = {port_of(engine.address) for engine in self.running().values()}
         return {port for port in ports if port is not None}
 
-    async def _spawn(self, replica_id: str, spec: Spec, descriptor: int) -> Engine:
+    async def _spawn(self, replica_id: str, spec: LaunchSpec, descriptor: int) -> Engine:
         """Start the process of an engine, which inherits the descriptor of the replica's lock file.
 
         Raises OSError: when the log cannot be opened or the program cannot be run.
@@ -137,7 +137,7 @@ class LocalLauncher:
         self._observe(engine, log_start, popen)
         return engine
 
-    def _popen(self, replica_id: str, spec: Spec, descriptor: int) -> tuple[int, subprocess.Popen[bytes]]:
+    def _popen(self, replica_id: str, spec: LaunchSpec, descriptor: int) -> tuple[int, subprocess.Popen[bytes]]:
         """Start a process. Return the place in its log at which it begins to write, and the process.
 
         descriptor: the open lock file, which the process inherits.
@@ -204,15 +204,18 @@ class LocalLauncher:
         return found
 
     def nodes(self) -> list[Node]:
-        """Return none, as `Launcher.nodes`."""
+        """Return an empty list: this launcher has its own host alone."""
         return []
 
-    def watch(self, ended: Callable[[Ended], None]) -> None:
+    def watch(self, ended: Callable[[EngineEnd], None]) -> None:
         """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""
         self._ended = ended
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the lock files and logs of all other replicas, unless one of their engines lives."""
+        """Remove the lock files and logs of replicas without a live engine, as `Launcher.forget`.
+
+        replica_ids: the replicas whose files stay.
+        """
         for path in self._folder.glob(f"*{_SUFFIX}"):
             replica_id = path.name.removesuffix(_SUFFIX)
             if replica_id not in replica_ids and self._engine_of_lock(path) is None:
@@ -298,7 +301,7 @@ class LocalLauncher:
         for path in _files_of(engine.address):
             path.unlink(missing_ok=True)
         lines = last_lines(self._log(engine.replica_id), NUM_LAST_LINES, log_start)
-        self._ended(Ended(engine.replica_id, engine.generation, returncode, lines))
+        self._ended(EngineEnd(engine.replica_id, engine.generation, returncode, lines))
 
     def _unwatch(self, process: _Process) -> None:
         asyncio.get_running_loop().remove_reader(process.pidfd)

@@ -62,7 +62,7 @@ def prepare_model(
         process.stdout.close()
         process.stderr.close()
     if returncode != 0:
-        raise ModelNotPrepared(f"LORIKEET_MODEL={settings.model}: {why_not(last, returncode)}")
+        raise ModelNotPrepared(f"LORIKEET_MODEL={settings.model}: {preparation_failure(last, returncode)}")
     return Path(folder)
 
 
@@ -75,7 +75,7 @@ def preparation_command(settings: Settings, *, converts: bool = False) -> list[s
     return [*_PREPARE, settings.model, *(["--convert"] if converts else []), "--out", str(out)]
 
 
-def why_not(last_line: str, returncode: int) -> str:
+def preparation_failure(last_line: str, returncode: int) -> str:
     """Return why a preparation failed.
 
     last_line: the last line of the preparation's stderr. returncode: the exit status of the preparation; negative: the

@@ -105,11 +105,8 @@ class Models:
             log.warning("adapters_not_inspected", error=str(error))
             return {}
 
-    def why_not(self, revision: RevisionRow) -> str:
-        """Return why the model of a revision could not be prepared on this host when that was tried last.
-
-        Return "" if it was not tried.
-        """
+    def last_failure(self, revision: RevisionRow) -> str:
+        """Return why the last attempt to prepare a revision's model on this host failed; "" if none has failed."""
         return self._failures.get((revision.pool_id, revision.revision), "")
 
     async def stop(self) -> None:
@@ -144,7 +141,7 @@ class Models:
         """
         name = pool.row.name
         try:
-            await self._try(pool, revision)
+            await self._prepare_and_record(pool, revision)
             for failed in (self._num_failures, self._failures):
                 failed.pop((revision.pool_id, revision.revision), None)
         except ModelNotPrepared as error:
@@ -157,7 +154,7 @@ class Models:
             del self._preparing[revision.pool_id, revision.revision]
             self._changed()
 
-    async def _try(self, pool: ServedPool, revision: RevisionRow) -> None:
+    async def _prepare_and_record(self, pool: ServedPool, revision: RevisionRow) -> None:
         """Prepare a revision, and note in its row that it is prepared, or why it cannot serve.
 
         Raises ModelNotPrepared: when the model cannot be prepared.

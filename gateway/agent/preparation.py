@@ -14,7 +14,7 @@ import msgspec
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from engine.config.gguf_file import gguf_of, read_gguf
 from gateway.agent.hardware import Hardware, has_bf16
-from gateway.agent.model import ModelNotPrepared, preparation_command, why_not
+from gateway.agent.model import ModelNotPrepared, preparation_command, preparation_failure
 from gateway.agent.servers.adapters import num_file_bytes
 from gateway.agent.servers.footprint import footprint, model_file
 from gateway.db.pools.revisions import RevisionRow
@@ -61,20 +61,21 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
     except (OSError, UnsupportedModel, ValueError) as error:
         raise ModelNotPrepared(str(error)) from None
-    return Prepared(folder, await asyncio.to_thread(_digest_of_readable, folder), measured)
+    return Prepared(folder, await asyncio.to_thread(_checked_digest, folder), measured)
 
 
 def _check_context(folder: Path, revision: Mapping[str, str]) -> None:
-    """Raise ValueError where a revision asks for a longer context than its model has.
+    """Check that a revision does not ask for a longer context than its model has.
 
-    Raises as `measure`.
+    Raises ValueError: when the revision asks for a longer one.
+    Raises UnsupportedModel or OSError: when the model's configuration cannot be used.
     """
     asked, most = int(revision.get("max_model_len", "0")), load_model_config(folder).max_position
     if asked > most:
         raise ValueError(f"max_model_len={asked} is more than the {most} positions of the model")
 
 
-def _digest_of_readable(folder: Path) -> str:
+def _checked_digest(folder: Path) -> str:
     """Return the digest of a prepared model, once its tokenizer and chat template were read as gateways read them.
 
     Raises ModelNotPrepared: when they cannot be read.
@@ -187,5 +188,5 @@ async def _fetch(command: Sequence[str], report: Report) -> Path:
             process.kill()
             await process.wait()
     if returncode != 0:
-        raise ModelNotPrepared(why_not(last, returncode))
+        raise ModelNotPrepared(preparation_failure(last, returncode))
     return Path(folder)

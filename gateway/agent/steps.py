@@ -1,7 +1,7 @@
 """The steps of one replica: start its engine, try, drain and end it, and update its row.
 
-Each step ends with the row, so that rows say how far it came. A step touches an engine only while its agent holds the
-host's lease. Knows nothing of when a step is due.
+Each step ends by writing the replica's row, so that rows say how far steps came. A step touches an engine only while
+its agent holds the host's lease. Knows nothing of when a step is due.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import (
     CannotReach,
     CannotStart,
-    Ended,
     Engine,
+    EngineEnd,
     Launcher,
     LaunchPlace,
     LaunchRequest,
-    NotYet,
-    Spec,
+    LaunchSpec,
+    NoMachineYet,
 )
 from gateway.agent.servers.commands import server_command, server_environ, socket_path, write_key
 from gateway.agent.servers.follower import ServerFollower
@@ -121,7 +121,7 @@ class Site(msgspec.Struct, frozen=True):
     """The keys of this host; None where its engines serve this machine alone."""
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedReplica(msgspec.Struct, frozen=True):
     """A replica of this host, with its pool and revision."""
 
     row: ReplicaRow
@@ -137,7 +137,7 @@ class Steps:
     """
 
     def __init__(self, site: Site, changed: Callable[[], None]) -> None:
-        self.endings: dict[str, Ended] = {}
+        self.endings: dict[str, EngineEnd] = {}
         """The last end of the engine of each replica, by replica."""
         self._site = site
         self._changed = changed
@@ -147,7 +147,7 @@ class Steps:
         self._retry_at_s: dict[str, float] = {}
         site.launcher.watch(self._note_end)
 
-    async def start(self, served: Served, num_engines: int) -> None:
+    async def start(self, served: ServedReplica, num_engines: int) -> None:
         """Start the engine of a replica.
 
         num_engines: the number of engines that shall compute on this host's processors.
@@ -160,12 +160,12 @@ class Steps:
             await self._fail(row, str(error), MAX_RETRY_S)
             return
 
-        asked, public_key = self._ask(served), None
+        asked, public_key = self._launch_request(served), None
 
-        async def begin(spot: LaunchPlace) -> Spec | None:
+        async def begin(place: LaunchPlace) -> LaunchSpec | None:
             nonlocal public_key
             try:
-                spec = spec_of(spot)
+                spec = spec_of(place)
             except OSError as error:
                 raise CannotStart(str(error)) from None
             async with site.database.acquire() as conn:
@@ -180,7 +180,7 @@ class Steps:
 
         try:
             engine = await site.launcher.start(asked, begin)
-        except NotYet as waits:
+        except NoMachineYet as waits:
             await self._note_waiting(row, str(waits), is_full=waits.is_full)
         except CannotReach as waits:
             await self._note_waiting(row, str(waits), is_full=False)
@@ -192,7 +192,7 @@ class Steps:
                 self._follow_engine(engine, revision, public_key)
                 log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
-    def _ask(self, served: Served) -> LaunchRequest:
+    def _launch_request(self, served: ServedReplica) -> LaunchRequest:
         """Return the needs of a replica's engine: model, device, memory and labels."""
         row, revision = served.row, served.revision
         config = engine_config(self._site.settings.engine, revision.engine_settings)
@@ -218,10 +218,12 @@ class Steps:
             await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
         asyncio.get_running_loop().call_later(NOT_YET_RETRY_S, self._changed)
 
-    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[LaunchPlace], Spec]:
-        """Return how an engine of our own is started at a spot.
+    def _engine_plan(self, served: ServedReplica, num_engines: int) -> Callable[[LaunchPlace], LaunchSpec]:
+        """Return the function that returns how an engine of our own is started at the place that was chosen for it.
 
-        Raises as `_place`.
+        num_engines: the number of engines that share the host's processors.
+
+        Raises OSError or ValueError: when the model's folder, the settings or the accelerator cannot be used.
         """
         site, row, revision = self._site, served.row, served.revision
         config = engine_config(site.settings.engine, revision.settings)
@@ -231,26 +233,26 @@ class Steps:
             config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
         )
 
-        def spec(spot: LaunchPlace) -> Spec:
+        def spec(place: LaunchPlace) -> LaunchSpec:
             placed = msgspec.structs.replace(
                 config,
-                endpoint=spot.endpoint,
-                link_dir=spot.link_dir,
-                device=config.device if spot.device is None else spot.device,
-                num_threads=config.num_threads if spot.num_threads is None else spot.num_threads,
-                adapter_cache_dir=config.adapter_cache_dir if spot.cache_dir is None else spot.cache_dir,
+                endpoint=place.endpoint,
+                link_dir=place.link_dir,
+                device=config.device if place.device is None else place.device,
+                num_threads=config.num_threads if place.num_threads is None else place.num_threads,
+                adapter_cache_dir=config.adapter_cache_dir if place.cache_dir is None else place.cache_dir,
             )
             environ = engine_environ(os.environ, gpu)
-            return Spec(row.generation + 1, spot.address, site.command(placed), environ, spot.public_key)
+            return LaunchSpec(row.generation + 1, place.address, site.command(placed), environ, place.public_key)
 
         return spec
 
-    def _server_plan(self, served: Served, num_engines: int) -> Callable[[LaunchPlace], Spec]:
-        """Return how a server of another maker is started, on a socket of this machine.
+    def _server_plan(self, served: ServedReplica, num_engines: int) -> Callable[[LaunchPlace], LaunchSpec]:
+        """Return the function that returns how a server of another maker is started, on a socket of this machine.
 
         num_engines: the number of engines that share the host's processors.
 
-        Raises as `_place`.
+        Raises OSError or ValueError: when the program, the model's folder or the accelerator cannot be used.
         """
         site, row, revision = self._site, served.row, served.revision
         if site.settings.placement != "local":
@@ -262,15 +264,15 @@ class Steps:
         folder, num_threads, gpu = self._place(served, settings.num_threads, num_engines)
         server = plan_of_server(site.settings, site.programs, served.pool.row.name, revision, folder, num_threads, gpu)
 
-        def spec(spot: LaunchPlace) -> Spec:
+        def spec(place: LaunchPlace) -> LaunchSpec:
             generation = row.generation + 1
             socket = socket_path(site.settings.run_dir, row.id, generation)
             environ = server_environ(server, write_key(socket), os.environ)
-            return Spec(generation, address_of_socket(str(socket)), server_command(server, socket), environ)
+            return LaunchSpec(generation, address_of_socket(str(socket)), server_command(server, socket), environ)
 
         return spec
 
-    def _place(self, served: Served, num_threads: int, num_engines: int) -> tuple[Path, int, str | None]:
+    def _place(self, served: ServedReplica, num_threads: int, num_engines: int) -> tuple[Path, int, str | None]:
         """Return the folder of a replica's model, its threads, and the name by which CUDA knows its accelerator.
 
         num_threads: the number in the settings. num_engines: the number of engines that share the host's processors.
@@ -288,7 +290,7 @@ class Steps:
             raise ValueError(f"GPU {row.gpu} is not there: this host has {len(site.hardware.gpu_names)}")
         return folder, num_threads, site.hardware.gpu_names[row.gpu]
 
-    async def probe(self, served: Served, follower: Follower | ServerFollower) -> None:
+    async def probe(self, served: ServedReplica, follower: Follower | ServerFollower) -> None:
         """Try a loaded engine, and let it serve. The adapters that the replicas before it have must work too."""
         row = served.row
         try:
@@ -324,7 +326,7 @@ class Steps:
             lease = self._site.lease.generation
             await note_software(conn, row.id, lease, row.generation, welcome.software, protocol)
 
-    def _residents(self, served: Served) -> list[str]:
+    def _residents(self, served: ServedReplica) -> list[str]:
         """Return the adapters of other replicas of the pool on this host that have the same base."""
         keys: dict[str, None] = {}
         for other in served.pool.replicas:
@@ -336,19 +338,19 @@ class Steps:
                 keys.update(dict.fromkeys(follower.resident))
         return sorted(keys)
 
-    async def lost(self, served: Served) -> None:
+    async def record_loss(self, served: ServedReplica) -> None:
         """Record that the engine of a replica ended by itself."""
         row = served.row
         ended = self.endings.get(row.id)
         if ended is None or ended.generation != row.generation:
             await self._fail(row, "its process is gone")
             return
-        why, can_never_run = in_words(ended), ended.returncode == os.EX_CONFIG
+        why, can_never_run = end_text(ended), ended.returncode == os.EX_CONFIG
         if can_never_run:
             await self._refuse(served, why)
         await self._fail(row, why, MAX_RETRY_S if can_never_run else 0.0)
 
-    async def _refuse(self, served: Served, why: str) -> None:
+    async def _refuse(self, served: ServedReplica, why: str) -> None:
         """Give up a wanted revision at once, without further attempts."""
         pool = served.pool.row
         if pool.revision is not None and pool.revision != served.row.revision:
@@ -374,7 +376,7 @@ class Steps:
         await self._set_state(row, "stopped", row.why)
         log.info("replica_stopped", replica=row.id, why=row.why)
 
-    async def falls_silent(self, row: ReplicaRow) -> None:
+    async def record_silence(self, row: ReplicaRow) -> None:
         """Record that a replica which served does not answer; it is tried again once it answers."""
         await self._set_state(row, "loading", NO_ANSWER)
         log.warning("replica_silent", replica=row.id, generation=row.generation)
@@ -419,7 +421,7 @@ class Steps:
         return _now_s() >= self._retry_at_s.get(replica_id, 0.0)
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Forget the state of all replicas but these."""
+        """Forget the state of all replicas but those given. replica_ids: the replicas whose state stays."""
         for remaining in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
             for replica_id in remaining.keys() - replica_ids:
                 del remaining[replica_id]
@@ -465,12 +467,12 @@ class Steps:
         gone = [self._followers.pop(key) for key in set(self._followers) - remaining]
         await asyncio.gather(*(follower.stop() for follower in gone))
 
-    def _note_end(self, ended: Ended) -> None:
+    def _note_end(self, ended: EngineEnd) -> None:
         self.endings[ended.replica_id] = ended
         self._changed()
 
 
-def in_words(ended: Ended) -> str:
+def end_text(ended: EngineEnd) -> str:
     """Return a sentence on how an engine ended: with its exit code and its last log lines, if there are any."""
     how, code = "its process ended", ended.returncode
     if code is not None:

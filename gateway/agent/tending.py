@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from gateway.agent.launcher import CannotReach, Ended, Engine
+from gateway.agent.launcher import CannotReach, Engine, EngineEnd
 from gateway.agent.servers.adapters import remove_files
-from gateway.agent.steps import NO_ANSWER, NOT_YET_RETRY_S, STOP_S, Served, Site, Step, Steps
+from gateway.agent.steps import NO_ANSWER, NOT_YET_RETRY_S, STOP_S, ServedReplica, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import ReplicaRow, await_start
 from gateway.db.pools.revisions import RevisionRow
@@ -45,12 +45,12 @@ class Replicas:
     """All replicas of this host.
 
     changed: called when rows and engines are to be compared again.
-    why_not: as `Models.why_not`.
+    last_failure: returns why the last attempt to prepare a revision's model on this host failed; "" if none has failed.
     """
 
-    def __init__(self, site: Site, changed: Callable[[], None], why_not: Callable[[RevisionRow], str]) -> None:
+    def __init__(self, site: Site, changed: Callable[[], None], last_failure: Callable[[RevisionRow], str]) -> None:
         self._site = site
-        self._why_not = why_not
+        self._last_failure = last_failure
         self._changed = changed
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -61,7 +61,7 @@ class Replicas:
         self._fault: BaseException | None = None
 
     @property
-    def endings(self) -> Mapping[str, Ended]:
+    def endings(self) -> Mapping[str, EngineEnd]:
         """The last end of the engine of each replica, by replica."""
         return self._steps.endings
 
@@ -82,7 +82,7 @@ class Replicas:
             raise self._fault
         engines = self._site.launcher.running()
         mine = {
-            row.id: Served(row, pool, pool.revisions[row.revision])
+            row.id: ServedReplica(row, pool, pool.revisions[row.revision])
             for pool in pools
             for row in pool.replicas
             if row.host_id == self._site.lease.host_id and row.revision in pool.revisions
@@ -157,7 +157,7 @@ class Replicas:
 
     # what is due for one replica
 
-    def _next_step(self, served: Served, engine: Engine | None, num_engines: int) -> Step | None:
+    def _next_step(self, served: ServedReplica, engine: Engine | None, num_engines: int) -> Step | None:
         row = served.row
         if engine is not None and engine.pid is None:
             return None  # another agent was about to start it, and may still do so
@@ -168,13 +168,13 @@ class Replicas:
                 if not self._steps.is_due(row.id):
                     return None
                 if not Path(str(served.revision.folder)).is_dir():
-                    why = self._why_not(served.revision)  # "" while it is prepared
+                    why = self._last_failure(served.revision)  # "" while it is prepared
                     return self._steps.put_off(row, f"its model is not on this host: {why}") if why else None
                 return self._steps.start(served, num_engines)
             case "draining":
                 return self._steps.drain(row, engine, served.revision)
             case "loading" | "ready":
-                return self._steps.lost(served) if self._has_ended(row, engine) else self._watch(served, engine)
+                return self._steps.record_loss(served) if self._has_ended(row, engine) else self._watch(served, engine)
         return None
 
     def _has_ended(self, row: ReplicaRow, engine: Engine | None) -> bool:
@@ -186,12 +186,12 @@ class Replicas:
         is_known = ended is not None and ended.generation == row.generation
         return engine is None and (is_known or not self._site.launcher.unseen_s)
 
-    def _watch(self, served: Served, engine: Engine | None) -> Step | None:
+    def _watch(self, served: ServedReplica, engine: Engine | None) -> Step | None:
         """Return the step for a replica whose process lives.
 
-        A replica is tried once it answers, and ended when it does not. A replica that served and does not answer is
-        loading until it does, which its row says within moments. An engine
-        that is not seen where it should be lives as long as it answers.
+        A replica that is loading is probed once it answers. A replica that does not answer for long is killed. A
+        replica that served and is silent for a moment counts as loading until it answers again. An engine that the
+        launcher does not see counts as alive as long as it answers.
         """
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
@@ -199,7 +199,7 @@ class Replicas:
         silent_s = _now_s() - follower.silent_since_s
         unseen_s = _now_s() - self._unseen_since_s.get((row.id, row.generation), math.inf)
         if engine is None and min(silent_s, unseen_s) > self._site.launcher.unseen_s:
-            return self._steps.lost(served)
+            return self._steps.record_loss(served)
         if row.state == "loading" and not follower.was_connected and row.why != NO_ANSWER:
             start_s = self._site.settings.replica_start_seconds
             why = f"its engine did not answer within {start_s:g} s of its start (LORIKEET_REPLICA_START_SECONDS)"
@@ -207,10 +207,10 @@ class Replicas:
         if engine is not None and silent_s > SILENT_S:
             return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
         if row.state == "ready" and silent_s > (FELL_SILENT_S if follower.was_connected else CONNECTING_S):
-            return self._steps.falls_silent(row)
+            return self._steps.record_silence(row)
         return None
 
-    def _note_unseen(self, mine: Mapping[str, Served], engines: Mapping[str, Engine], now_s: float) -> None:
+    def _note_unseen(self, mine: Mapping[str, ServedReplica], engines: Mapping[str, Engine], now_s: float) -> None:
         """Record since when each engine is not reported, while engines can be listed at all."""
         unseen = {(id, each.row.generation) for id, each in mine.items() if id not in {*engines, *self.busy}}
         if math.isinf(self._site.launcher.unseen_s):
@@ -227,7 +227,7 @@ class Replicas:
         return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
 
     def _start_step(self, replica_id: str, step: Step) -> None:
-        task = asyncio.create_task(self._unless_away(replica_id, step))
+        task = asyncio.create_task(self._run_step(replica_id, step))
         self._busy[replica_id] = task
         task.add_done_callback(lambda task: self._note_done(replica_id, step, task))
 
@@ -242,10 +242,10 @@ class Replicas:
         else:
             self._changed()
 
-    async def _unless_away(self, replica_id: str, step: Step) -> None:
-        """Do a step, unless the database goes away meanwhile. Rows and engines show later how far the step came.
+    async def _run_step(self, replica_id: str, step: Step) -> None:
+        """Do a step. If the database goes away meanwhile, rows and engines show later how far the step came.
 
-        If the machine that runs engines cannot be reached, the next step is put off, so that there is a pause.
+        If the machine that runs the engine cannot be reached, put off the replica's next step for a while.
         """
         try:
             await step

@@ -191,9 +191,9 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 
 def _protocol(settings: Settings) -> Callable[..., Connection]:
-    """Return the function that makes a connection's protocol.
+    """Return the function that makes a connection's protocol, with the bounds of each state of a connection.
 
-    Bounds are listed by state; the first that applies counts.
+    Of several bounds that apply to a connection, the first in the list counts.
     """
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
     bounds = [
@@ -263,8 +263,9 @@ def run_gateway(
 
     Then running requests may finish within `drain_seconds`.
 
-    model_dir: as for `running_services`. sockets: listening ones to serve on; without any, settings' host and port.
-    metrics_socket: a listening one for metrics; without any, settings' metrics_listen.
+    model_dir: the folder of the settings' base model, for an installation that never had a pool; None for others.
+    sockets: listening sockets to serve on; None: serve on the settings' host and port. metrics_socket: a listening
+    socket for metrics; None: as the settings' metrics_listen says.
     """
     configure_logging(settings.log_level)
     raise_descriptor_limit()

@@ -311,7 +311,7 @@ async def running_services(
         idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
         notes = Notes(database, metrics.experiment_notes_lost, is_awaited=due.wake("awaited_notes"))
-        _run(
+        _start_workers(
             stack,
             writes,
             content_writes,
@@ -319,7 +319,7 @@ async def running_services(
             Keeper(database, cipher),
             Sweeper(database, pieces),
             lifecycle,
-            *_ways_in(settings, database, lifecycle, due),
+            *_import_workers(settings, database, lifecycle, due),
             residency,
             refusals,
             notes,
@@ -367,7 +367,9 @@ async def running_services(
             metrics=metrics.batches,
         )
         loads = PoolLoads(database, pools, metering.meter.journal_id)
-        _run(stack, pipeline.shadows, loads, runner, Dispatcher(tools, metering.meter.journal_id, due.wake("batches")))
+        _start_workers(
+            stack, pipeline.shadows, loads, runner, Dispatcher(tools, metering.meter.journal_id, due.wake("batches"))
+        )
         yield Services(
             settings=settings,
             database=database,
@@ -413,7 +415,7 @@ def _tracing(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Beg
         metrics.spans,
         version=VERSION,
     )
-    _run(stack, exporter)
+    _start_workers(stack, exporter)
     return Tracer(Sampler(settings.traces_sampler, settings.traces_ratio), exporter).begin
 
 
@@ -468,7 +470,7 @@ class Worker(Protocol):
         """End the work."""
 
 
-def _run(stack: AsyncExitStack, *workers: Worker) -> None:
+def _start_workers(stack: AsyncExitStack, *workers: Worker) -> None:
     """Start each worker; the stack stops them in the opposite order."""
     for worker in workers:
         worker.start()
@@ -489,7 +491,7 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
     )
 
 
-def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle, due_work: DueWork) -> list[Worker]:
+def _import_workers(settings: Settings, database: Database, lifecycle: Lifecycle, due_work: DueWork) -> list[Worker]:
     """Return the workers that import adapters without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
@@ -605,9 +607,12 @@ async def connect_database(
     *,
     niceness: int = 0,
 ) -> Database:
-    """Connect to the database. max_connections, settings, niceness: as for `Database.connect`.
+    """Connect to the database, once it is available.
 
-    Raises as `once_available`.
+    max_connections: the most open connections. settings: settings of PostgreSQL for each connection. niceness: the
+    niceness of the server's processes behind the connections.
+
+    Raises one of `gateway.db.pool.UNUSABLE`: when trying again would change nothing.
     """
     connect = partial(Database.connect, dsn, max_size=max_connections, settings=settings, niceness=niceness)
     return await once_available(connect)

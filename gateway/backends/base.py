@@ -73,7 +73,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     embedding_sizes: tuple[int, ...] = ()
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
-    """The engine's own mark of its model and numbers, as in `engine.protocol.Welcome`."""
+    """The digest of all that a seeded answer depends on beside its request, such as weights and software; "" where the
+    server names none."""
     max_running: int = 1
     """The most choices that the backend runs at once."""
     block_size: int = 16
@@ -246,7 +247,7 @@ class Backend(Acknowledged, Protocol):
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
         """Return the embedding or the score of a prompt, whichever the request asks for, in fp32, little-endian.
 
-        trace: as `Generation.trace`.
+        trace: the span that the request belongs to, as W3C's `traceparent` has it; "" for none.
 
         Raises as `generate`.
         """

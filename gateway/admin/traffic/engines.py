@@ -148,7 +148,10 @@ async def named_engines(conn: Connection, services: AdminServices, organization_
 
 
 def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
-    """Return an engine without the adapters of other projects than these; None stands for all projects."""
+    """Return an engine with only the adapters of the given projects.
+
+    project_ids: the ids of the projects; None: all projects.
+    """
     if project_ids is None:
         return engine
     shown = [each for each in engine.resident_adapters if each.project_id in project_ids]
@@ -158,7 +161,8 @@ def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Eng
 def engine_wire(snapshot: EngineSnapshot, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
     """Return an engine as replies show it.
 
-    contents: the versions that its loaded contents may be. names: the names of the shown projects, by id.
+    contents: the adapter versions whose content the engine may have loaded. names: the names of the shown projects, by
+    id.
     """
     stats, limits, rates = snapshot.stats, snapshot.limits, snapshot.rates
     resident = set(stats.resident_adapters) if stats else set()

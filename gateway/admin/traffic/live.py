@@ -98,7 +98,7 @@ class _Watcher:
 
     def __init__(self, services: AdminServices, caller: Actor, check: Callable[[], Awaitable[bool]]) -> None:
         self.caller = caller
-        self.who = caller.login_id or caller.id
+        self.owner_id = caller.login_id or caller.id
         self.wake = (woken := asyncio.Event()).set
         self._woken = woken
         self._all = services.watchers
@@ -167,7 +167,7 @@ class _Watcher:
                 return await named_engines(conn, self._services, organization_id)
 
         adapters_of = projects_with(self.caller, "adapters.read")
-        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, read)
+        all_engines = await self._all.shared_result(("engines", organization_id), ENGINES_EVERY_S, read)
         engines = [only_adapters_of(each, adapters_of) for each in all_engines]
         if "organization.read" in self.caller.permissions:
             return EnginesNow(engines)
@@ -211,7 +211,7 @@ class _Watcher:
             return TrafficNow(seconds, requests, errors, input_tokens, output_tokens, *rates)
 
         key = ("traffic", organization_id, None if projects is None else tuple(sorted(projects)))
-        return await self._all.once(key, TRAFFIC_EVERY_S, read)
+        return await self._all.shared_result(key, TRAFFIC_EVERY_S, read)
 
 
 def _event(name: str, data: msgspec.Struct) -> bytes:

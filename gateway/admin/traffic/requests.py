@@ -1,4 +1,4 @@
-"""Recent requests over HTTP: what they used, how long they took and what they cost. Nothing of what they said."""
+"""Recent requests over HTTP: what they used, how long they took and what they cost, without prompts and replies."""
 
 from __future__ import annotations
 

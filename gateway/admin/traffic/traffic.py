@@ -1,4 +1,4 @@
-"""Traffic over HTTP: requests, how they ended, tokens, cost and times, in buckets of time and as the busiest ones."""
+"""Traffic over HTTP: requests, how they ended, tokens, cost and times, by bucket of time, and the busiest projects."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Watcher(Protocol):
     """A live stream."""
 
     @property
-    def who(self) -> str:
+    def owner_id(self) -> str:
         """The id of the login or key that the stream counts for."""
         ...
 
@@ -62,22 +62,22 @@ class Watchers:
 
         Raises LimitReached: when the login or key has too many streams.
         """
-        if self._num_streams[watcher.who] >= MAX_STREAMS:
+        if self._num_streams[watcher.owner_id] >= MAX_STREAMS:
             raise LimitReached(f"At most {MAX_STREAMS} live streams may be open at a time.", retry_after_s=5.0)
-        self._num_streams[watcher.who] += 1
+        self._num_streams[watcher.owner_id] += 1
         self._watchers.append(watcher)
 
     def leave(self, watcher: Watcher) -> None:
         """Stop counting a stream. When no stream is left, forget the results that streams shared."""
         self._watchers.remove(watcher)
-        self._num_streams[watcher.who] -= 1
-        if not self._num_streams[watcher.who]:
-            del self._num_streams[watcher.who]
+        self._num_streams[watcher.owner_id] -= 1
+        if not self._num_streams[watcher.owner_id]:
+            del self._num_streams[watcher.owner_id]
         if not self._watchers:
             self._results.clear()
 
-    async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, computed once within `seconds` for all streams that ask by the same key."""
+    async def shared_result(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `work`, which runs once in `seconds` for all streams that ask by the same key."""
         now_s = time.monotonic()
         result = self._results.get(key)
         if result is None or now_s - result[0] >= 0.9 * seconds:

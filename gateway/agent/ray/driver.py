@@ -118,7 +118,7 @@ class Driver:
         self._nodes = nodes_of(ray.nodes())
         return len(self._nodes)
 
-    async def do(self, call: Call) -> Answer:
+    async def execute(self, call: Call) -> Answer:
         """Carry out a command of the agent, and return the answer."""
         try:
             match call:
@@ -126,7 +126,7 @@ class Driver:
                     async with self._only_one_looks:
                         return await self._report_cluster(call.public_keys, call.kept)
                 case Offer():
-                    return await self._offer_spot(call.ask, call.public_keys)
+                    return await self._offer_place(call.ask, call.public_keys)
                 case Go():
                     seat = self._seats.get(call.replica_id)
                     if seat is None:
@@ -180,10 +180,10 @@ class Driver:
         nodes = sorted((each.shown() for each in self._nodes), key=lambda each: each.address)
         return ClusterState(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
-    async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> NodeEngines:
-        """Ask a supervisor for its engines.
+    async def _ask_engines(self, supervisor: Any, public_keys: list[str], seconds: float) -> NodeEngines:
+        """Ask a supervisor for the engines of its node.
 
-        A supervisor that has not yet answered the question before is asked only after that answer.
+        A supervisor that still owes the answer to an earlier question is asked once that answer has come.
 
         public_keys: the keys of the hosts that may connect to the engines. seconds: the most seconds to wait.
 
@@ -220,7 +220,7 @@ class Driver:
         """Return the answers of the supervisors that answer in time; forget the supervisors that are dead for good."""
         asked = dict(supervisors)
         sights = await asyncio.gather(
-            *(self._sight(each, public_keys, LOOK_S) for each in asked.values()), return_exceptions=True
+            *(self._ask_engines(each, public_keys, LOOK_S) for each in asked.values()), return_exceptions=True
         )
         for (key, supervisor), sight in zip(asked.items(), sights, strict=True):
             if isinstance(sight, ActorDiedError) and supervisors.get(key) is supervisor:
@@ -241,7 +241,10 @@ class Driver:
                     await asyncio.to_thread(ray.kill, self._seats.pop(id))  # the next look makes another one here
 
     async def _release(self, by_node: dict[str, NodeEngines], spare: set[str]) -> None:
-        """End seats without an engine that are not needed, and lookouts on nodes without engines."""
+        """End seats without an engine that are not needed, and lookouts on nodes that have no engine or have a seat.
+
+        spare: the replicas whose seats are not needed if they have no engine.
+        """
         living = {replica_id for replica_id, _ in self._engine_nodes}
         for replica_id in (spare & self._seats.keys()) - living:
             self._seat_nodes.pop(replica_id, None)
@@ -261,7 +264,7 @@ class Driver:
 
     # what is to be
 
-    async def _offer_spot(self, ask: LaunchRequest, public_keys: list[str]) -> Answer:
+    async def _offer_place(self, ask: LaunchRequest, public_keys: list[str]) -> Answer:
         if not self._nodes:
             self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         seat = self._seats.get(ask.replica_id)
@@ -273,7 +276,7 @@ class Driver:
         if seat is None:
             seat = self._seats[ask.replica_id] = await asyncio.to_thread(self._make_seat, ask)
         try:
-            sight = await self._sight(seat, public_keys, PLACE_S)
+            sight = await self._ask_engines(seat, public_keys, PLACE_S)
         except (TimeoutError, ActorUnavailableError):
             on_gpu = needs_gpu(ask, self._nodes)
             is_full = bool(nodes_for(ask, self._nodes, on_gpu=on_gpu))
@@ -302,9 +305,9 @@ class Driver:
         return not lives and self._seat_takes.get(ask.replica_id, takes) != takes
 
     def _make_seat(self, ask: LaunchRequest, node_id: str | None = None) -> Any:
-        """Return the seat of a replica.
+        """Return the seat of a replica: the supervisor for which Ray keeps the replica's resources.
 
-        node_id: the node on which the seat is put if possible. node_id: None: on any node.
+        node_id: the node on which a new seat is put if possible; None: any node.
         """
         wanted, labels = self._seat_takes[ask.replica_id] = self._takes_of(ask)
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
@@ -327,7 +330,7 @@ class Driver:
 
 
 async def _await_within(seconds: float, answer: Awaitable[Any]) -> Any:
-    """Wait for a supervisor's answer for so many seconds, and return it. A call that takes longer goes on.
+    """Wait for a supervisor's answer for up to `seconds`, and return it. A call that takes longer goes on.
 
     Raises TimeoutError: when the answer does not come in time.
     Raises the supervisor's error: when the call fails.
@@ -368,7 +371,7 @@ async def serve(setup: Setup, answers: int) -> int:
     decoder, tasks = msgspec.json.Decoder(NumberedCall), set[asyncio.Task[None]]()
 
     async def do(called: NumberedCall) -> None:
-        say(called.number, await driver.do(called.call))
+        say(called.number, await driver.execute(called.call))
 
     async for line in calls:
         task = asyncio.create_task(do(decoder.decode(line)))

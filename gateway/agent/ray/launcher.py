@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from engine.version import VERSION
-from gateway.agent.launcher import Begin, CannotReach, CannotStart, Ended, Engine, LaunchRequest, NotYet
+from gateway.agent.launcher import Begin, CannotReach, CannotStart, Engine, EngineEnd, LaunchRequest, NoMachineYet
 from gateway.agent.ray.bridge import Bridge
 from gateway.agent.ray.messages import (
     ClusterState,
@@ -67,7 +67,7 @@ class RayLauncher:
         self._is_sighted = False
         self._nodes: list[Node] = []
         self._told: set[tuple[str, int]] = set()
-        self._ended: Callable[[Ended], None] = lambda ended: None
+        self._ended: Callable[[EngineEnd], None] = lambda ended: None
         self._looking: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
 
@@ -95,7 +95,7 @@ class RayLauncher:
             self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)
         if isinstance(answer, Waits):
-            raise NotYet(answer.why, is_full=answer.is_full)
+            raise NoMachineYet(answer.why, is_full=answer.is_full)
         if isinstance(answer, Refused):
             raise CannotStart(answer.why)
         assert isinstance(answer, Offered)
@@ -139,22 +139,26 @@ class RayLauncher:
         """Return the nodes of the last look; None while the cluster is away."""
         return self._nodes if self._is_sighted else None
 
-    def watch(self, ended: Callable[[Ended], None]) -> None:
+    def watch(self, ended: Callable[[EngineEnd], None]) -> None:
         """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""
         self._ended = ended
         if self._looking is None:
             self._looking = asyncio.create_task(self._keep_looking())
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Free the resources of all other replicas from the next look on, as `Launcher.release`.
+        """Free resources at the next look at the cluster, as `Launcher.release`.
 
-        held_s: seconds for which the caller still has the host.
+        replica_ids: the replicas whose resources stay reserved. held_s: seconds for which the caller still has the
+        host.
         """
         self._kept_until_s = asyncio.get_running_loop().time() + held_s
         self._kept = sorted(replica_ids)
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the files of all other replicas, on nodes that have engines now."""
+        """Remove the files of all replicas but those given, on nodes that have engines now.
+
+        replica_ids: the replicas whose files stay.
+        """
         task = asyncio.create_task(self._forget(sorted(replica_ids)))
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.agent.launcher import Ended, Engine, LaunchPlace, LaunchRequest, Spec
+from gateway.agent.launcher import Engine, EngineEnd, LaunchPlace, LaunchRequest, LaunchSpec
 from gateway.domain.pools.capacity import Node
 
 
@@ -31,11 +31,11 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     public_keys: list[str]
     """The public keys whose holders may connect to engines from now on."""
     kept: list[str] | None
-    """The replicas whose engines' resources stay free; None: the same replicas as in the last message."""
+    """The replicas whose resources stay reserved even without an engine; None: those of all replicas."""
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True):
-    """The command to find a node for an engine and return its spot. `Go` has to follow within moments."""
+    """The command to reserve a place for an engine on a node and return it. `Go` has to follow within moments."""
 
     ask: LaunchRequest
     """The engine's needs."""
@@ -44,11 +44,11 @@ class Offer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """The command to start the engine that was offered a spot, or to give the spot up."""
+    """The command to start the engine for which `Offer` has reserved a place, or to give the place up."""
 
     replica_id: str
-    spec: Spec | None
-    """The engine to start; None gives the spot up."""
+    spec: LaunchSpec | None
+    """The engine to start; None gives the place up."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -60,7 +60,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """The command to remove the files of all replicas but these."""
+    """The command to remove the files of all replicas but those in `replica_ids`."""
 
     replica_ids: list[str]
 
@@ -79,14 +79,14 @@ class ClusterState(msgspec.Struct, frozen=True, tag=True):
 
     engines: list[Engine]
     """Engines that live on nodes, the earlier start of a replica first."""
-    ended: list[Ended]
+    ended: list[EngineEnd]
     """The last end of the engine of each replica."""
     nodes: list[Node]
     """The nodes that live, by address."""
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
-    """The reply with a spot for an engine; None if an engine of the replica lives already."""
+    """The reply with the place that is reserved for an engine; None if an engine of the replica lives already."""
 
     spot: LaunchPlace | None
 

@@ -1,4 +1,4 @@
-"""The resources that an engine takes of a node, in Ray's words, and the reason why no node has them. Pure."""
+"""The resources that an engine takes of a node, in Ray's words, and the reason why no node has them. Calls no Ray."""
 
 from __future__ import annotations
 
@@ -72,9 +72,8 @@ def resource_demand(ask: LaunchRequest, *, on_gpu: bool) -> dict[str, float]:
 def label_selector(ask: LaunchRequest) -> dict[str, str]:
     """Return an engine's demands on a node's labels in Ray's form: one condition for each label.
 
-    A label that must have one value has no excluded values: no pool may want both. No node has a value with a slash,
-    which
-    Ray refuses.
+    A label that must have one value has no excluded values: no pool may want both. Excluded values with a slash are
+    left out, since Ray refuses such values, so that no node has one.
     """
     able = {name: sorted(each for each in values if "/" not in each) for name, values in ask.excluded.items()}
     return {name: f"!in({','.join(values)})" for name, values in able.items() if values} | dict(ask.labels)

@@ -21,21 +21,21 @@ import ray
 from engine.config import UnsupportedModel, model_digest
 from engine.version import VERSION
 from gateway.agent.commands import engine_environ
-from gateway.agent.launcher import CannotStart, Ended, Engine, LaunchPlace, LaunchRequest, Spec
+from gateway.agent.launcher import CannotStart, Engine, EngineEnd, LaunchPlace, LaunchRequest, LaunchSpec
 from gateway.agent.listeners import LinkListener
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.messages import Setup
 from gateway.support.process import make_private_folder, write_private
 
 OFFER_S = 15.0
-"""Seconds for which an offered spot is kept free until the agent, which may have died, decides."""
+"""Seconds for which an offered place is kept free until the agent, which may have died, decides."""
 
 _RECORD_SUFFIX = ".record"
 _GPU_SUFFIX = ".gpu"
 
 
-class Record(msgspec.Struct, frozen=True):
-    """The resources of this node that are taken by an engine which was started here."""
+class ResourceRecord(msgspec.Struct, frozen=True):
+    """A record, kept in a file, of the resources of this node that an engine which was started here takes."""
 
     ask: LaunchRequest
     """The engine's needs."""
@@ -50,7 +50,7 @@ class NodeEngines(msgspec.Struct, frozen=True):
     engines: list[Engine]
     asks: dict[str, LaunchRequest]
     """The resources that each of these engines takes, by replica."""
-    ended: list[Ended]
+    ended: list[EngineEnd]
     """Engines that this supervisor has seen end."""
 
 
@@ -68,9 +68,9 @@ class Supervisor:
         self._only_one_admits = asyncio.Lock()
         self._folder = Path(os.environ.get("LORIKEET_DATA_DIR") or setup.data_dir).absolute()
         self._folder = self._folder / "ray" / setup.namespace
-        self._ended: dict[str, Ended] = {}
+        self._ended: dict[str, EngineEnd] = {}
         self._starting: asyncio.Task[Engine | None] | None = None
-        self._decision: asyncio.Future[Spec | None] | None = None
+        self._decision: asyncio.Future[LaunchSpec | None] | None = None
         self._context = ray.get_runtime_context()
         self._gpu = next((str(gpu) for gpu in self._context.get_accelerator_ids().get("GPU", [])), None)
 
@@ -94,16 +94,16 @@ class Supervisor:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        decision: asyncio.Future[Spec | None] = asyncio.get_running_loop().create_future()
+        decision: asyncio.Future[LaunchSpec | None] = asyncio.get_running_loop().create_future()
         offered: asyncio.Future[LaunchPlace] = asyncio.get_running_loop().create_future()
 
-        async def begin(spot: LaunchPlace) -> Spec | None:
+        async def begin(place: LaunchPlace) -> LaunchSpec | None:
             gpu = self._free_gpu(launcher.running())
-            record = Record(ask, gpu)
+            record = ResourceRecord(ask, gpu)
             write_private(self._file(ask.replica_id, _RECORD_SUFFIX), msgspec.json.encode(record).decode())
             offered.set_result(
                 msgspec.structs.replace(
-                    spot,
+                    place,
                     device="cpu" if gpu is None else "cuda",
                     num_threads=ask.num_cpus if gpu is None else None,
                     cache_dir=str(self._folder / "adapter-cache"),
@@ -123,10 +123,10 @@ class Supervisor:
         self._starting.result()  # raises what stood in the way
         return None
 
-    async def go(self, spec: Spec | None) -> Engine | None:
-        """Start the engine for which `offer` has reserved a spot; where spec is None, free the spot.
+    async def go(self, spec: LaunchSpec | None) -> Engine | None:
+        """Start the engine for which `offer` has reserved a place; where spec is None, free the place.
 
-        Raises CannotStart: when the spot was given up meanwhile, or the engine cannot start.
+        Raises CannotStart: when the place was given up meanwhile, or the engine cannot start.
         """
         if self._decision is None or self._starting is None or self._decision.done():
             raise CannotStart("the place that was kept for it was given up")
@@ -143,7 +143,10 @@ class Supervisor:
         await launcher.stop(engine, grace_s)
 
     async def forget(self, replica_ids: list[str]) -> None:
-        """Remove the files of all replicas but these, as far as none of their engines lives."""
+        """Remove the files of replicas without a live engine, except for the given replicas.
+
+        replica_ids: the replicas whose files stay.
+        """
         launcher = await self._ready(self._keys)
         launcher.forget(set(replica_ids))
         kept = {*replica_ids, *launcher.running()}
@@ -169,7 +172,7 @@ class Supervisor:
                 self._keys = public_keys
         return self._launcher
 
-    def _note_end(self, ended: Ended) -> None:
+    def _note_end(self, ended: EngineEnd) -> None:
         self._ended[ended.replica_id] = ended
 
     def _free_gpu(self, engines: Mapping[str, Engine]) -> str | None:
@@ -189,9 +192,9 @@ class Supervisor:
                 raise CannotStart(f"GPU {gpu} of {socket.gethostname()} is used by another engine") from None
         return gpu
 
-    def _record_of(self, replica_id: str) -> Record | None:
+    def _record_of(self, replica_id: str) -> ResourceRecord | None:
         try:
-            return msgspec.json.decode(self._file(replica_id, _RECORD_SUFFIX).read_bytes(), type=Record)
+            return msgspec.json.decode(self._file(replica_id, _RECORD_SUFFIX).read_bytes(), type=ResourceRecord)
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -218,7 +221,7 @@ class Supervisor:
             raise CannotStart(f"{socket.gethostname()} has another model at {ask.model_dir} than was prepared")
 
 
-def _of_this_node(spec: Spec | None, gpu: str | None) -> Spec | None:
+def _of_this_node(spec: LaunchSpec | None, gpu: str | None) -> LaunchSpec | None:
     """Return the specification of an engine's start, with the interpreter and the environment of this node.
 
     spec: None: no engine is to be started, and None is returned. gpu: the name by which CUDA knows the engine's GPU;

@@ -1,6 +1,6 @@
-"""The agent's connection to one server of another maker that the agent started, by repeated questions.
+"""The agent's view of one server of another maker that the agent started, by repeated questions to the server.
 
-They find out whether the server is there, answers well, and is idle. Tokens of a probe are billed to nobody.
+The questions find out whether the server is there, answers well, and is idle. Tokens of a probe are billed to nobody.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ServerFollower:
 
     @property
     def resident(self) -> list[str]:
-        """No content keys: a successor is tried with the adapters that it is started with, whatever this server has."""
+        """An empty list: the replica that takes over is tried with the adapters that its own server is started with."""
         return []
 
     async def stop(self) -> None:

@@ -28,13 +28,14 @@ def plan_of_server(
     num_threads: int,
     gpu: str | None,
 ) -> ServerPlan:
-    """Return the plan of a server's start, whose adapters are written first.
+    """Return the plan of a server's start, after the files of its adapters were written. Blocks.
 
     settings: the host's settings.
     pool: the name of the pool.
     folder: the folder of the prepared model.
-    num_threads, gpu: as in `ServerPlan`.
-    Blocks.
+    num_threads: the threads that compute; 0: as many as the server chooses.
+    gpu: the only accelerator that the server may see, by CUDA's name; None: the server computes on processors.
+
     Raises OSError or ValueError: when the program or the model is not there.
     """
     driver, own = revision.driver, parse_foreign_settings(revision.settings)

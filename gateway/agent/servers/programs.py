@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 def find_programs(settings: Settings, environ: Mapping[str, str] = os.environ) -> Programs:
-    """Return the programs of this host: those that settings name, else those on the PATH, else those of a wheel.
+    """Return the servers' programs on this host: those that settings name, else those on the PATH, else a wheel's.
 
     environ: the environment, whose PATH is looked through.
     """

@@ -27,8 +27,8 @@ class AdapterCalls:
         A second call that asks for a probe which is under way waits for the same answer.
 
         Raises TimeoutError: when no answer comes within timeout_s.
-        Raises an error that `lost` makes: when the connection is lost.
-        Raises as `send`.
+        Raises the error that `lost` was called with: when the connection is lost before the answer.
+        Raises EngineGone: when no engine is there to read the command.
         """
         probes = isinstance(command, LoadAdapter) and command.probe
         waiters = self._waiters.setdefault((command.digest, probes), [])
@@ -49,7 +49,10 @@ class AdapterCalls:
                 waiter.set_result(status)
 
     def lost(self, make_error: Callable[[], Exception]) -> None:
-        """End each call with an error of its own: the engine is gone, and no answer will come."""
+        """End each call with an error: the engine is gone, and no answer will come.
+
+        make_error: makes the error, anew for each call.
+        """
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():

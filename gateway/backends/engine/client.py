@@ -81,7 +81,10 @@ class EngineBackend:
     ) -> None:
         """Make the backend of an engine, with no connection yet.
 
-        context, peer: as for `EngineLink`.
+        context: the ZeroMQ context, whose links share one thread; None: a context of this link alone.
+        give_up_s: seconds that an engine which is there again may take to hand over the usage of lost requests.
+        full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader of a stream.
+        peer: the keys for an endpoint that is guarded by keys; None: the endpoint is a socket of this machine.
         """
         self._link = EngineLink(
             endpoint,
@@ -104,7 +107,11 @@ class EngineBackend:
         self._has_other: Callable[[], bool] = lambda: True
 
     def watch(self, changed: Callable[[], None], has_other: Callable[[], bool]) -> None:
-        """Set the functions of the pool, as `ManagedBackend.watch`."""
+        """Set the functions of the pool that the backend calls from now on, as `ManagedBackend.watch`.
+
+        changed: called whenever the result of `health` changes. has_other: tells whether another backend of the pool
+        serves while this one does not.
+        """
         self._changed, self._has_other = changed, has_other
 
     def start(self) -> None:
@@ -154,11 +161,11 @@ class EngineBackend:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether a request would have to wait for a credit of the engine."""
+        """Tell whether a request would have to wait for a place in the engine's window."""
         return self.num_in_flight >= self.capabilities.max_in_flight
 
     def take_batch_credit(self) -> bool:
-        """Take one of the choices of the batch band that the last heartbeat allows; False where none is left."""
+        """Take one of the batch choices that the engine's last heartbeat allows; return False where none is left."""
         if self._batch_credit <= 0 or not self.health().ready:
             return False
         self._batch_credit -= 1

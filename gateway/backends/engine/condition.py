@@ -58,7 +58,7 @@ class EngineCondition:
     def check_understands(self, request: GenerateRequest) -> None:
         """Check that the engine's version knows all that a request's grammar says.
 
-        Raises Unanswered: when it does not, so that another engine may be asked; until the engine is upgraded.
+        Raises Unanswered: when the engine is of an older version, so that another engine may be asked.
         """
         minor = self._welcome.minor if self._welcome is not None else 0
         if minor_of(request) > minor:

@@ -73,7 +73,8 @@ class EngineModel:
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary.
 
-        field, add_special_tokens: as for `Model.prepare_text`.
+        field: the name of the request's field that holds the prompt. add_special_tokens: False: the tokenizer adds no
+        tokens of its own, such as one for the beginning of a text.
 
         Raises as `gateway.backends.base.Model.prepare_text`.
         """

@@ -162,7 +162,10 @@ class EngineRequests:
             raise
 
     def _check(self, request: GenerateRequest) -> None:
-        """Raise Unanswered if the engine is not ready, or is of a version that does not understand the request."""
+        """Check that the engine is ready, and of a version that understands the request.
+
+        Raises Unanswered: when the engine is not ready, or does not understand the request.
+        """
         self._condition.check_ready()
         self._condition.check_understands(request)
 

@@ -148,7 +148,7 @@ class ServerAdapters:
         began_s, was_ready = time.monotonic(), digest_of(key) in self._ready
         await self.ensure(key)
         load_s = 0.0 if was_ready else time.monotonic() - began_s
-        with self._answers():
+        with self._as_client_errors():
             of_adapter, of_base = await self._try_adapter(digest_of(key)), await self._try_adapter("")
         return AdapterProbe(load_s, 0, 1, abs(of_adapter - of_base))
 
@@ -170,7 +170,7 @@ class ServerAdapters:
         self._pinned.discard(digest)
         if self._way is not None and self._way.can_load and digest in (self._ready.keys() | self._listed_adapters):
             async with self._lock:
-                with self._answers():
+                with self._as_client_errors():
                     await self._unload(digest)
 
     def forget(self, key: str) -> None:
@@ -217,7 +217,7 @@ class ServerAdapters:
         self._changed()
 
     @property
-    def _lists(self) -> bool:
+    def _lists_adapters(self) -> bool:
         """Tell whether the server lists its adapters."""
         info = self._info()
         return info is None or info.adapters is not None
@@ -229,13 +229,15 @@ class ServerAdapters:
 
     async def _make_ready(self, digest: str) -> None:
         """Load an adapter if it is not loaded yet, and check that it answers. Raises as `ensure`."""
-        if self._way is None or (not self._way.can_load and self._lists and digest not in self._listed_adapters):
+        if self._way is None or (
+            not self._way.can_load and self._lists_adapters and digest not in self._listed_adapters
+        ):
             raise InvalidRequest("The server that runs this model does not have the adapter.", param="model")
         until_s, error = self._failed.get(digest, (0.0, None))
         if error is not None and time.monotonic() < until_s:
             raise error
         try:
-            with self._answers():
+            with self._as_client_errors():
                 await self._check_base()
                 if self._way.can_load:
                     await self._make_room()
@@ -252,9 +254,10 @@ class ServerAdapters:
         self._ready[digest] = None
 
     async def _check_base(self) -> None:
-        """Find out, once for each start of the server, whether it answers requests for unknown adapters from its base.
+        """Check, once for each start of the server, that it does not answer for an unknown adapter from its base.
 
-        Raises Overloaded: when it does, so that another server is asked.
+        Raises AnotherModel, Overloaded: when the server does, so that another server is asked.
+        Raises as `try_out`.
         """
         if self._way is None or not self._way.takes_names or self._has_honest_base:
             return
@@ -285,7 +288,7 @@ class ServerAdapters:
     async def _unload(self, digest: str) -> None:
         """Unload an adapter.
 
-        Raises ServerRefused, ServerGone: when the server does not unload the adapter, which keeps it from being used.
+        Raises ServerRefused, ServerGone: when the server does not unload the adapter, which is no longer used here.
         """
         assert self._way is not None
         self._ready.pop(digest, None)
@@ -302,7 +305,7 @@ class ServerAdapters:
         return found if math.isfinite(found) else 0.0
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
+    def _as_client_errors(self) -> Iterator[None]:
         """Turn errors of the server within the context into the errors of `ensure`, and log them."""
         try:
             yield
@@ -326,7 +329,8 @@ class ServerAdapters:
 def _refusal(refused: ServerRefused) -> GatewayError:
     """Return the error for an adapter that the server refuses.
 
-    A content that it does not find is the operator's fault, and a failure says nothing about the adapter.
+    If the server does not find the adapter's content, that is the operator's fault. If the server fails, that says
+    nothing about the adapter.
     """
     if refused.status in (400, 413, 422):
         return InvalidRequest("The server that runs this model refuses the adapter.", param="model")

@@ -96,16 +96,16 @@ class ForeignBackend:
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
-        driver = self._condition.choice.of(generation)
+        driver = self._condition.choice.driver_for(generation)
         if not driver.takes_ids:
             return self._requests.items(generation, driver, ShownText(generation))
         deltas = self._requests.items(generation, driver, ShownIds(generation.request.request_id))
         return items_of(deltas, generation, self._pooled.model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Refuse embeddings, which no driver asks for. The preparation of requests refuses them before.
+        """Refuse embeddings, which no driver offers. Requests for embeddings are refused earlier, when prepared.
 
-        Raises InvalidRequest: if it is called at all.
+        Raises InvalidRequest: when the method is called at all.
         """
         raise InvalidRequest("This model makes no embeddings.", code="unsupported_parameter")
 
@@ -127,7 +127,7 @@ class ForeignBackend:
         return self._requests.usual_ms()
 
     def take_used(self) -> list[UsedAmounts]:
-        """Return nothing: use is not reported to servers of other makers."""
+        """Return an empty list: use is not reported to servers of other makers."""
         return []
 
     def report_used(self, elsewhere: dict[str, Service]) -> None:

@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         """Prepare a connection that `connection_made` opens.
 
         lost: called when the connection is gone.
-        unread_s: as UNREAD_FOR_S.
+        unread_s: seconds for which more than MAX_UNREAD_BYTES may be unread before the response is given up.
         """
         self.status = 0
         """The status of the present response; 0 before its head has come."""
@@ -109,7 +109,10 @@ class Connection(asyncio.Protocol):
     # requests
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a request. The response before it was read to its end. Raises ServerGone: when it is lost already."""
+        """Send a request. The response to the request before must have been read to its end.
+
+        Raises ServerGone: when the connection is lost already.
+        """
         if self._transport is None:
             raise self._why or ServerGone("the connection was lost", was_lost=True)
         if self.num_requests:

@@ -114,18 +114,19 @@ class AdapterWay(Protocol):
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
         """Unload an adapter; one that is not loaded is no error.
 
-        within_s: as for `load`.
+        within_s: the most seconds to wait for the server's answer.
 
-        Raises as `load`.
+        Raises ServerRefused: when the server refuses.
+        Raises ServerGone: when the server does not answer.
         """
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
         """Generate one token with an adapter; return its log-probability.
 
-        digest: "" tries the base. within_s: as for `load`.
+        digest: "" tries the base. within_s: the most seconds to wait for the server's answer.
 
         Raises ServerRefused: when the server does not know the adapter.
-        Raises ServerGone, BadReply: when it does not answer as it should.
+        Raises ServerGone, BadReply: when the server does not answer as it should.
         """
 
 

@@ -14,7 +14,16 @@ import msgspec
 import pytest
 
 from engine.config import model_digest
-from gateway.agent.launcher import Begin, Ended, Engine, Launcher, LaunchPlace, LaunchRequest, NotYet, Spec
+from gateway.agent.launcher import (
+    Begin,
+    Engine,
+    EngineEnd,
+    Launcher,
+    LaunchPlace,
+    LaunchRequest,
+    LaunchSpec,
+    NoMachineYet,
+)
 from gateway.agent.listeners import LinkListener
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.launcher import RayLauncher
@@ -94,7 +103,7 @@ async def start_engine(launcher: Launcher, asked: LaunchRequest, begin: Begin, s
     while True:
         try:
             engine = await launcher.start(asked, begin)
-        except NotYet:
+        except NoMachineYet:
             continue
         if engine is not None:
             started.append(engine)
@@ -102,11 +111,11 @@ async def start_engine(launcher: Launcher, asked: LaunchRequest, begin: Begin, s
 
 
 def begin_with_script(script: str, generation: int = 1, spots: list[LaunchPlace] | None = None) -> Begin:
-    async def begin(spot: LaunchPlace) -> Spec | None:
+    async def begin(spot: LaunchPlace) -> LaunchSpec | None:
         if spots is not None:
             spots.append(spot)
         command = [sys.executable, "-u", "-c", script]
-        return Spec(generation, spot.address, command, {"PATH": "/usr/bin:/bin"}, spot.public_key)
+        return LaunchSpec(generation, spot.address, command, {"PATH": "/usr/bin:/bin"}, spot.public_key)
 
     return begin
 
@@ -183,10 +192,10 @@ async def test_two_launchers_start_a_replica_at_most_once(
 async def test_a_begin_that_refuses_or_raises_starts_no_engine_and_the_next_start_succeeds(
     launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
-    async def refuse(spot: LaunchPlace) -> Spec | None:
+    async def refuse(spot: LaunchPlace) -> LaunchSpec | None:
         return None
 
-    async def fail(spot: LaunchPlace) -> Spec | None:
+    async def fail(spot: LaunchPlace) -> LaunchSpec | None:
         raise ConnectionError("the database is away")
 
     assert await start_engine(launcher, make_request("replica_x", 1), refuse, started_engines) is None
@@ -207,7 +216,7 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
     make_request: Callable[[str, int], LaunchRequest],
     started_engines: list[Engine],
 ) -> None:
-    told = asyncio.Queue[Ended]()
+    told = asyncio.Queue[EngineEnd]()
     launcher.watch(told.put_nowait)
     engine = await start_engine(launcher, make_request("replica_x", 1), begin_with_script(script), started_engines)
     assert engine is not None
@@ -222,11 +231,13 @@ async def test_an_engine_is_asked_to_end_and_killed_when_its_time_is_over(
 async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
     launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
-    told = asyncio.Queue[Ended]()
+    told = asyncio.Queue[EngineEnd]()
     launcher.watch(told.put_nowait)
 
-    async def begin(spot: LaunchPlace) -> Spec | None:
-        return Spec(1, spot.address, ["/bin/sh", "-c", "echo gone; exit 3"], {"PATH": "/usr/bin:/bin"}, spot.public_key)
+    async def begin(spot: LaunchPlace) -> LaunchSpec | None:
+        return LaunchSpec(
+            1, spot.address, ["/bin/sh", "-c", "echo gone; exit 3"], {"PATH": "/usr/bin:/bin"}, spot.public_key
+        )
 
     assert await start_engine(launcher, make_request("replica_x", 1), begin, started_engines) is not None
     ended = await asyncio.wait_for(told.get(), PATIENCE_S)
@@ -237,7 +248,7 @@ async def test_an_engine_that_ends_before_its_launcher_can_watch_it_says_how(
 async def test_an_engine_that_ends_by_itself_says_how_and_its_next_start_is_another_generation(
     launcher: Launcher, make_request: Callable[[str, int], LaunchRequest], started_engines: list[Engine]
 ) -> None:
-    told = asyncio.Queue[Ended]()
+    told = asyncio.Queue[EngineEnd]()
     launcher.watch(told.put_nowait)
     assert (
         await start_engine(launcher, make_request("replica_x", 1), begin_with_script(FAILS), started_engines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.agent.launcher import Ended, LaunchPlace, LaunchRequest, Spec
+from gateway.agent.launcher import EngineEnd, LaunchPlace, LaunchRequest, LaunchSpec
 from gateway.agent.listeners import SocketListener
 from gateway.agent.local import LocalLauncher
 from gateway.domain.pools.addresses import address_of_socket
@@ -21,14 +21,17 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_the_processes_and_files_that_a_server_leaves_go_with_it(tmp_path: Path) -> None:
-    launcher, ended = LocalLauncher(tmp_path / "replicas", tmp_path, SocketListener(tmp_path)), asyncio.Queue[Ended]()
+    launcher, ended = (
+        LocalLauncher(tmp_path / "replicas", tmp_path, SocketListener(tmp_path)),
+        asyncio.Queue[EngineEnd](),
+    )
     launcher.watch(ended.put_nowait)
     socket, left = tmp_path / "x-1.sock", tmp_path / "pid"
     key = tmp_path / "x-1.sock.key"
     script = f"touch {socket} {key}; sleep 600 & echo $! > {left}.new && mv {left}.new {left}; wait"
 
-    async def begin(spot: LaunchPlace) -> Spec:
-        return Spec(1, address_of_socket(str(socket)), ["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"})
+    async def begin(spot: LaunchPlace) -> LaunchSpec:
+        return LaunchSpec(1, address_of_socket(str(socket)), ["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"})
 
     engine = await launcher.start(LaunchRequest("replica_x", 1, "", ""), begin)
     assert engine is not None

@@ -57,14 +57,14 @@ async def test_a_host_that_failed_once_tries_again_though_the_revision_is_prepar
         await prepare_until(1)
         async with host.database.acquire() as conn:
             [served] = await list_served(conn)
-        assert models.why_not(served.revisions[revision])
+        assert models.last_failure(served.revisions[revision])
         await other.prepare(pool.id, revision, digest, folder=str(folder))
         config.write_text(text)
         models._not_before_s.clear()  # its pause is over
         await prepare_until(0)
     finally:
         await models.stop()
-    assert models.why_not(served.revisions[revision]) == ""
+    assert models.last_failure(served.revisions[revision]) == ""
 
 
 def test_the_pause_grows_up_to_an_hour_however_often_a_preparation_has_failed() -> None:

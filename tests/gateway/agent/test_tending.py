@@ -75,7 +75,7 @@ async def test_an_engine_counts_as_ended_only_once_it_is_missed_for_long() -> No
     served: Any = SimpleNamespace(row=row, revision=None)
     silent = SimpleNamespace(silent_since_s=asyncio.get_running_loop().time() - 20.0, was_connected=False)
     anything.replica_start_seconds = 600
-    replicas._steps = SimpleNamespace(follow=lambda row, revision: silent, lost=lambda served: "lost")
+    replicas._steps = SimpleNamespace(follow=lambda row, revision: silent, record_loss=lambda served: "lost")
     replicas._note_unseen({"r": served}, {}, asyncio.get_running_loop().time())
     assert replicas._watch(served, None) is None, "it loads, and left the picture just now"
     replicas._unseen_since_s["r", 1] -= 4.0

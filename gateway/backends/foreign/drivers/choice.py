@@ -43,7 +43,8 @@ class DriverChoice:
     async def check_version(self, server: Server, *, is_new: bool) -> None:
         """Ask the server for its version if that is due.
 
-        is_new: True if it did not answer until now. is_new: False: the version is asked for only now and then.
+        is_new: True if the server did not answer until now, so that its version is asked for at once; False: the
+        version is asked for every VERSION_EVERY_S seconds.
         """
         tested = self._own.tested
         if tested is None or not (is_new or time.monotonic() >= self._due_s):
@@ -65,7 +66,7 @@ class DriverChoice:
         """True unless the server is known to keep the prompt caches of tenants apart."""
         return not self.driver.separates_caches or not self.version
 
-    def of(self, generation: Generation) -> Driver:
+    def driver_for(self, generation: Generation) -> Driver:
         """Return the driver by which the server is asked for a generation.
 
         If one server of a pool is of an untried version, the pool's generations are text, and all servers are asked in
@@ -84,7 +85,7 @@ class DriverChoice:
         """
         is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
         is_without = generation.request.adapter and (driver.adapters is None or not self.has_adapters)
-        if driver is not self.of(generation) or (driver is not self._own and (is_of_ids or is_without)):
+        if driver is not self.driver_for(generation) or (driver is not self._own and (is_of_ids or is_without)):
             raise Unanswered(not_ready(NOT_READY), "absent")
 
     @property

@@ -68,7 +68,7 @@ def driver_with(seat: FakeSupervisor) -> Any:
 
 
 async def engines_seen_by(driver: Any) -> list[Engine]:
-    picture = await driver.do(Look([], None))
+    picture = await driver.execute(Look([], None))
     assert isinstance(picture, ClusterState), picture
     return picture.engines
 
@@ -101,7 +101,7 @@ async def test_an_engine_that_starts_while_its_node_is_queried_is_not_missed(nod
     looking = asyncio.create_task(engines_seen_by(driver))
     await asyncio.sleep(0.1)
     driver._seat_nodes["r"] = "a"
-    assert await driver.do(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
+    assert await driver.execute(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
     seat.meanwhile.set()
     assert await looking == [ENGINE]
 
@@ -109,7 +109,7 @@ async def test_an_engine_that_starts_while_its_node_is_queried_is_not_missed(nod
 async def test_a_command_that_raises_is_answered_as_unreachable(nodes: list[dict[str, Any]]) -> None:
     driver = driver_with(FakeSupervisor())
     del driver._seat_nodes
-    assert isinstance(await driver.do(Look([], None)), Unreachable)
+    assert isinstance(await driver.execute(Look([], None)), Unreachable)
 
 
 async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_another_seat(
@@ -132,7 +132,9 @@ async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_anothe
 
     driver._supervisor = Kind()
     for labels in ({"zone": "x"}, {"zone": "x"}, {"zone": "y"}, {"zone": "y"}):
-        assert isinstance(await driver.do(Offer(LaunchRequest("r", 1, "", "", labels=labels), [])), Waits)
+        assert isinstance(await driver.execute(Offer(LaunchRequest("r", 1, "", "", labels=labels), [])), Waits)
     for _ in range(3):  # the first one gives the former seat back
-        assert isinstance(await driver.do(Offer(LaunchRequest("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits)
+        assert isinstance(
+            await driver.execute(Offer(LaunchRequest("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits
+        )
     assert made == [{"zone": "x"}, {"zone": "y"}, {"zone": "!in(y)"}]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.agent.launcher import Engine, LaunchPlace, LaunchRequest, Spec
+from gateway.agent.launcher import Engine, LaunchPlace, LaunchRequest, LaunchSpec
 from gateway.agent.ray.launcher import RayLauncher
 from gateway.agent.ray.messages import ClusterState, Go, Look, Offer, Offered, Started
 from gateway.settings import Settings
@@ -34,8 +34,8 @@ class FakeBridge:
         return Started(ENGINE)
 
 
-async def begin_engine(spot: LaunchPlace) -> Spec:
-    return Spec(1, spot.address, [], {})
+async def begin_engine(spot: LaunchPlace) -> LaunchSpec:
+    return LaunchSpec(1, spot.address, [], {})
 
 
 async def test_an_engine_that_starts_while_the_state_is_read_is_listed_until_the_next_reading(tmp_path: Path) -> None:
