@@ -193,7 +193,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 def _protocol(settings: Settings) -> Callable[..., Connection]:
     """Return the function that makes a connection's protocol, with the bounds of each state of a connection.
 
-    Of several bounds that apply to a connection, the first in the list counts.
+    If several bounds apply to a connection, the first in the list counts.
     """
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
     bounds = [

@@ -67,7 +67,10 @@ class ManagedBackend(Backend, Protocol):
         """True if a request would have to wait for a place at the backend, or be refused for want of one."""
 
     def usual_ms(self) -> float | None:
-        """Return the usual milliseconds of its recent answers; None without any, or if heartbeats tell its load."""
+        """Return the usual milliseconds of the backend's recent answers.
+
+        Return None where there were no answers, or where the backend reports its load in heartbeats.
+        """
 
     def take_used(self) -> list[UsedAmounts]:
         """Return the amounts that this gateway's requests used on the backend since the last call."""
@@ -95,7 +98,7 @@ class Replica(msgspec.Struct, eq=False):
     is_draining: bool = False
     """True if new requests go elsewhere as long as there is another replica."""
     ready_since_s: float | None = None
-    """When the backend became ready, on the event loop's clock; None while it is not."""
+    """The time at which the backend became ready, on the event loop's clock; None while it is not ready."""
 
 
 class PoolRevision:
@@ -316,9 +319,9 @@ class PoolRevision:
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Record that a request has ended at the replica that had taken it.
+        """Record that a request has ended at the replica that had taken the request.
 
-        A replica that was started again since never had it.
+        Do nothing where the replica was replaced since then: its successor never had the request.
         """
         if self._replicas.get(replica.id) is replica:
             self._balancer.given(replica.id, asked)
@@ -413,7 +416,7 @@ class Pool:
     def __init__(self, name: str, current: PoolRevision, *, created: int) -> None:
         """Make a pool.
 
-        current: as for `serve`. created: the Unix time in seconds that /v1/models shows.
+        current: the revision that takes new requests. created: the Unix time in seconds that /v1/models shows.
         """
         self.name = name
         """The public name."""
@@ -462,8 +465,8 @@ class Pool:
     def serving(self) -> PoolRevision:
         """The revision that takes new requests.
 
-        This is the current one or, while this gateway is connected to no replica of the current one, the one before
-        where it serves the same base.
+        This is the current revision. While no replica of the current revision takes requests, it is the revision before
+        if that has such a replica and serves the same base model.
         """
         former = self._former
         if former is not None and not self._current.ready and former.ready and former.serves_base_of(self._current):

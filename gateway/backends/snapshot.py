@@ -46,12 +46,11 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the engine; None while it is not there."""
     rates: EngineRates = EngineRates()
     device: str = ""
-    """The device, as the engine names it; "" where it does not.
-
-    dtype and fingerprint are the engine's words as well.
-    """
+    """The device, as the engine names it; "" where the engine names none."""
     dtype: str = ""
+    """The number format of the weights, as the engine names it; "" where the engine names none."""
     fingerprint: str = ""
+    """The value of `system_fingerprint` in replies, as the engine names it; "" where the engine names none."""
 
 
 class Trend:

@@ -57,9 +57,10 @@ class UsageSink(Protocol):
         """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record an attempt that another one replaces.
+        """Record an attempt that another one replaces. Nobody pays for it, whatever its engine reports later.
 
-        Nobody pays for the attempt, whatever its engine reports later. engine_id, source: as for `record`.
+        engine_id: the process that ran the attempt; "" where the usage is the part that this gateway saw of a lost
+        engine. source: acknowledges the usage once it is durable; None: nobody waits for that.
         """
 
     def given_up(self, request_ids: Collection[str]) -> None:

@@ -44,7 +44,7 @@ class WaitTerms(msgspec.Struct, frozen=True):
 
 
 def _do_nothing() -> None:
-    """Do nothing."""
+    """Do nothing: nobody has to be told that a request waits."""
 
 
 class WaitingRoom:
@@ -112,9 +112,11 @@ class WaitingRoom:
         return NoReplicaYet(message, retry_after_s=retry_after_s)
 
     async def wait(self, tenant: str, is_there: Callable[[], bool]) -> None:
-        """Return once a replica takes a request, after those that came before. is_there: tells whether one does.
+        """Return once a replica can take the tenant's request, and the requests that waited before have left.
 
-        Raises NoReplicaYet: when too many wait, or none was there in time.
+        is_there: tells whether a replica takes requests.
+
+        Raises NoReplicaYet: when too many requests wait, or no replica takes the request in time.
         """
         terms = self._terms
         if terms is None:

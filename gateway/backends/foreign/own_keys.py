@@ -64,7 +64,7 @@ class OwnKeys:
         """Return the key of a project.
 
         Raises ProviderKeyMissing: when the project has brought no key.
-        Raises as `OwnKey`.
+        Raises the errors of an `OwnKey`: when the key cannot be looked up.
         """
         key = await self._find(owner)
         if key is None:

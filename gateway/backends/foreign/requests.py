@@ -69,7 +69,7 @@ class ForeignRequests:
     ) -> None:
         """Begin without requests.
 
-        source: as for `Attempt`.
+        source: the backend that the usage comes from. It stores no usage.
         own_key: finds the keys of projects.
         """
         self.window = Window()
@@ -89,17 +89,16 @@ class ForeignRequests:
         self._streams: dict[str, ReplyStream] = {}
 
     def attempt(self, request_id: str) -> Attempt | None:
-        """Return the counts of a request that is open."""
+        """Return the attempt, with its counts, of an open request; None where no request with this id is open."""
         stream = self._streams.get(request_id)
         return None if stream is None else stream.attempt
 
     def usual_ms(self) -> float | None:
-        """Return the milliseconds that the server's answers took lately.
+        """Return the milliseconds that the server's answers took lately; None where there were none.
 
-        Waiting requests count with their wait at the last call.
-
-        The wait until now is not used: if this process stood still for a moment, all of them would seem to wait for
-        that long.
+        A request that still waits for its answer counts with the time that it had waited at the previous call of this
+        method. Its wait until now does not count: if this process stood still for a moment, all requests would seem to
+        have waited for that long.
         """
         before_s, self._checked_s = self._checked_s, asyncio.get_running_loop().time()
         attempts = [each.attempt for each in self._streams.values()]
@@ -162,7 +161,7 @@ class ForeignRequests:
     def _judged(self, stream: ReplyStream, admitted: AdmissionToken, own: KeyInUse | None) -> Iterator[None]:
         """Yield to the code that reads a reply; then record the usage, judge the server, and give the place back.
 
-        own: the project's own key that the request was sent with; None: that of the pool.
+        own: the project's own key that the request was sent with; None: the request was sent with the pool's key.
 
         Raises as `items`.
         """
@@ -286,7 +285,7 @@ class ForeignRequests:
     ) -> Unanswered:
         """Return the exception for a reader where the server refused a request or failed at it.
 
-        own: as for `_judged`.
+        own: the project's own key that the request was sent with; None: the request was sent with the pool's key.
         """
         attempt, error = stream.attempt, server_refusal(refused)
         sent_key = self._server.key if stream.key is None else stream.key.secret
@@ -333,7 +332,8 @@ def _unanswered(
 ) -> Unanswered:
     """Return the exception for a reader where another server or model may be asked.
 
-    The reader's call of `settle` or `supersede` decides how the attempt is recorded. outcome: for `settle`.
+    The reader's call of `settle` or `supersede` decides how the attempt is recorded. outcome: the outcome that `settle`
+    records.
     """
 
     def record() -> None:

@@ -84,7 +84,7 @@ class Server:
         address_of: returns the address of the URL, if a connection there is allowed; not called for a socket.
         tls: returns the authorities that are trusted.
         connect_s: the most seconds for connecting.
-        unread_s: as UNREAD_FOR_S.
+        unread_s: seconds for which too much of a response may be unread before the response is given up.
         is_outside: tells whether the internet reaches an address. Without it, that is assumed of each.
         """
         self._socket = socket_of(url)
@@ -167,7 +167,7 @@ class Server:
         return await asked(await self._connect(until_s))
 
     async def _prove(self, connection: Connection, proof: Proof, headers: Mapping[str, str], until_s: float) -> None:
-        """Ask a question over a connection before a request.
+        """Ask the question of a proof over a connection, and record that the connection has proved it.
 
         until_s: the time, by the loop's clock, until which the answer has to be there.
 
@@ -187,7 +187,8 @@ class Server:
     ) -> Reply:
         """Return a whole reply of at most MAX_REPLY_BYTES and MAX_OBJECTS.
 
-        body: JSON to send, if any. within_s: the most seconds until all of the reply is there. proof: as for `ask`.
+        body: JSON to send, if any. within_s: the most seconds until all of the reply is there. proof: the question that
+        a connection must have answered before; None: any connection will do.
 
         Raises as `ask`.
         """

@@ -1,4 +1,4 @@
-"""Server-sent events from bytes as they come, bounded; of each event the data alone (WHATWG HTML, section 9.2)."""
+"""Reads the data of server-sent events from bytes as they come, up to a bound (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class CallingChoice:
         return self._piece(new, "stop")
 
     def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
-        """Return a piece with the new content. reason: the reason why the choice ends, if it does."""
+        """Return a piece with the new content. reason: the reason why the choice ends; None: the choice goes on."""
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
         tokens = self._pending if is_all_content else self._release(new.text)

@@ -1,8 +1,8 @@
-"""Servers of versions with which the driver of their kind was not tried.
+"""The driver of servers whose version was not tried with the driver of their kind.
 
-They are asked by OpenAI's protocol alone: text in, text out. Other fields of a version are not known here, so that no
-field is sent on which a reply depends. Adapters answer where the kind of server names them as models, each once a probe
-has shown that it is not the base which answers.
+Such servers are asked by OpenAI's protocol alone: text in, text out. Since it is not known which other fields an untried
+version understands, no field beyond OpenAI's is sent on which a reply depends. Adapters answer where the kind of server
+names them as models, each once a probe has shown that it is not the base which answers.
 """
 
 from __future__ import annotations

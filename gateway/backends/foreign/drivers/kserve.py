@@ -1,6 +1,8 @@
-"""Triton (24.10 and later), by the generate extension of the Open Inference Protocol v2: text in, text out.
+"""The driver of Triton (24.10 and later), by the generate extension of the Open Inference Protocol v2.
 
-Its model is one of Triton's vLLM backend, or the ensemble or BLS model of TensorRT-LLM: which of them, its inputs say.
+Text goes in and comes out. A model is one of Triton's vLLM backend, or the ensemble or BLS model of TensorRT-LLM; the
+names of the model's inputs tell which of them it is.
+
 The protocol has no chat template: a conversation is written out as lines, unless it is a prompt of one text. vLLM's
 backend says why a reply ended and counts its tokens; TensorRT-LLM's says neither, so that the end of the stream is the
 end of the reply, and our own count is billed.

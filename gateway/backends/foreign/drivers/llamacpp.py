@@ -1,4 +1,4 @@
-"""llama.cpp's own server (`llama-server`), of builds from late 2025 on.
+"""The driver of llama.cpp's own server (`llama-server`), of builds from late 2025 on.
 
 If the model's tokenizer is known here, token ids go in and text comes out: a stream of llama.cpp leaves out ids of
 tokens that are a part of a character, so ids do not come back. Else its OpenAI-compatible chat is used. Either way it

@@ -1,4 +1,4 @@
-"""The gateway of another Lorikeet: its completions, with token ids where the model's tokenizer is known here.
+"""The driver of another Lorikeet's gateway: its completions, with token ids where the model's tokenizer is known here.
 
 All requests of a pool are one tenant there, that of the pool's key, and share that tenant's cache: it takes no salt.
 Adapters there have names of that tenant, and are not offered here.

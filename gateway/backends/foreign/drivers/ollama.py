@@ -1,4 +1,4 @@
-"""Ollama, of versions from 0.5 on, by its own `/api/chat` and `/api/generate`: text in, text out, a line for each part.
+"""The driver of Ollama, from version 0.5 on, by its own `/api/chat` and `/api/generate`: text, a line for each part.
 
 The length of the context is sent with each request, since Ollama would take a short one and cut prompts to it in
 silence. It leaves out the prompt's count where it found the prompt in its cache: our own count is taken then.

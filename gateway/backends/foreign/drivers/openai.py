@@ -1,7 +1,7 @@
-"""Any server with OpenAI's chat completions: a hosted provider, LM Studio, LMDeploy, Ray Serve LLM, another Lorikeet.
+"""The driver of any server with OpenAI's chat completions: a hosted provider, LM Studio, LMDeploy, Ray Serve LLM.
 
-Text in, text out. The protocol is OpenAI's of `/v1/chat/completions` and `/v1/completions`, always as a stream, whose
-end is the usage.
+Text goes in and comes out. The protocol is OpenAI's of `/v1/chat/completions` and `/v1/completions`, always as a stream,
+whose last chunk has the usage.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class OpenAIDriver:
     def info_of(self, reply: Reply) -> ServerInfo:
         """Return the facts in a list of models; adapters have a model as their parent.
 
-        Raises as `inspect`.
+        Raises ServerRefused: when the status is not 200.
+        Raises BadReply: when the reply is no list of models, or does not list the wanted model.
         """
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))

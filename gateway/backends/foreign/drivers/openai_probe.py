@@ -42,8 +42,8 @@ async def probe_completion(server: Server, model: str, within_s: float) -> float
     """Have a model generate one token; return its log-probability, 0 where the server tells none.
 
     Raises ServerRefused: when the server does not know the model.
-    Raises AnotherModel: when it says that another one answered.
-    Raises ServerGone, BadReply: when it does not answer as it should.
+    Raises AnotherModel: when the server says that another model answered.
+    Raises ServerGone, BadReply: when the server does not answer as it should.
     """
     body = {"model": model, "prompt": PROBE_TEXT, "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
     reply = await server.whole("POST", "/v1/completions", _encode(body), within_s=within_s)

@@ -1,4 +1,4 @@
-"""SGLang's server, of versions from 0.5.4 on.
+"""The driver of SGLang's server, of versions from 0.5.4 on.
 
 If the model's tokenizer is known here, token ids go in and come out of its own `/generate`, and text is made of them;
 else messages and text travel. Each tenant's prompts get a cache of their own (`extra_key`). It reports what is wrong

@@ -1,4 +1,4 @@
-"""Text Generation Inference (TGI), of versions from 3.0 on: text in, text out, by its OpenAI-compatible routes.
+"""The driver of Text Generation Inference (TGI), from version 3.0 on: text, by its OpenAI-compatible routes.
 
 Beyond text a request may ask for a seed alone: TGI refuses a `top_p` of 1, has its own form of schemas, and is no
 longer developed. Its adapters (`LORA_ADAPTERS`) are not listed by any route, so that none is offered.

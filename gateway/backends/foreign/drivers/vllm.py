@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server, of versions from 0.11 on, and servers that have its fields, such as another Lorikeet.
+"""The driver of vLLM's OpenAI server, from version 0.11 on, and of servers that have its fields, such as Lorikeet.
 
 If the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
 else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk reports the
