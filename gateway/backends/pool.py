@@ -173,7 +173,7 @@ class PoolRevision:
         """Update the balancer's state of a replica that has changed."""
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
-            self._balancer.update(_picture(replica, now_s), now_s)
+            self._balancer.update(_load_snapshot(replica, now_s), now_s)
             self._count_places()
             self.room.notify()
 
@@ -245,7 +245,7 @@ class PoolRevision:
         return taken < share * places or not places
 
     @property
-    def _prepares(self) -> Model:
+    def _preparing_model(self) -> Model:
         """The model that prepares prompts in the form that the revision's servers take."""
         if self._as_text is None or "token_ids" in self.capabilities.features:
             return self.model
@@ -254,7 +254,7 @@ class PoolRevision:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the model of this revision."""
-        return self._prepares.tokenizer
+        return self._preparing_model.tokenizer
 
     def prepare_chat(
         self,
@@ -265,11 +265,11 @@ class PoolRevision:
         owner: str = "",
     ) -> PreparedPrompt:
         """Return the prompt of a chat, made by the model of this revision with the same arguments."""
-        return self._prepares.prepare_chat(messages, tools, rendering, fit, owner)
+        return self._preparing_model.prepare_chat(messages, tools, rendering, fit, owner)
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Return the prompt of a text or of token ids, made by the model of this revision with the same arguments."""
-        return self._prepares.prepare_text(prompt, field, add_special_tokens=add_special_tokens)
+        return self._preparing_model.prepare_text(prompt, field, add_special_tokens=add_special_tokens)
 
     # which replica
 
@@ -301,7 +301,7 @@ class PoolRevision:
         picked = None
         self.room.use()
         if len(self._replicas) > 1:
-            self._pace()
+            self._compare_pace()
             picked = self._balancer.pick(asked, tried)
         if picked is not None and self._replicas[picked].backend.is_full:
             full = {each.id for each in self._replicas.values() if each.backend.is_full}
@@ -352,7 +352,7 @@ class PoolRevision:
             return self._successor.any_ready(tried)
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
-    def _pace(self) -> None:
+    def _compare_pace(self) -> None:
         """Compare the replicas' answer times, at most every PACE_S."""
         now_s = time.monotonic()
         if now_s - self._paced_s >= PACE_S:
@@ -378,7 +378,7 @@ class PoolRevision:
         return [each for each in ready if not each.is_draining] or ready
 
 
-def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
+def _load_snapshot(replica: Replica, now_s: float) -> ReplicaLoad:
     health = replica.backend.health()
     if not health.ready:
         replica.ready_since_s = None

@@ -53,7 +53,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The value of `system_fingerprint` in replies, as the engine names it; "" where the engine names none."""
 
 
-class Trend:
+class HeartbeatTrend:
     """The latest heartbeats of one engine."""
 
     def __init__(self) -> None:

@@ -47,6 +47,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The outcome of one check."""
 
     check: str
+    """The name of the check."""
     is_good: bool
     what: str
     """The figures of the check and, where it found a fault, the first faults."""
@@ -105,7 +106,7 @@ class Drill:
         self._content_key = content_key
         self._report = report
 
-    async def of_backup(self, folder: Path, places: Callable[[Path], Installation]) -> DrillReport:
+    async def try_backup(self, folder: Path, places: Callable[[Path], Installation]) -> DrillReport:
         """Restore a backup and check it. Blocks its event loop.
 
         places: returns the places of an installation in a data folder.
@@ -145,7 +146,7 @@ class Drill:
             postgres.stop()
             remove_database(data_dir)
 
-    async def of_archive(
+    async def try_archive(
         self, folder: Path, at: datetime.datetime | None, source_dsn: str, installation: Installation
     ) -> DrillReport:
         """Restore an archive to a moment and check it. Blocks its event loop.
@@ -193,7 +194,7 @@ class Drill:
         began_s = time.monotonic()
         before = await content_digests(dsn)
         migrations = before.migrations if manifest is None else manifest.contents.migrations
-        findings.append(await _of_schema(dsn, migrations))
+        findings.append(await _check_schema(dsn, migrations))
         async with await Database.connect(dsn) as database:
             async with database.acquire() as conn:
                 installation_id = await conn.fetchval("SELECT id FROM installation")
@@ -202,7 +203,7 @@ class Drill:
             findings += found
             async with database.acquire() as conn:
                 findings.append(await _check_audit_log(conn))
-                findings.append(_of_adapters(installation, before.digests, manifest))
+                findings.append(_check_adapters(installation, before.digests, manifest))
                 findings += await self._check_content(conn, installation)
                 after = await read_contents(conn)
         return DrillReport(
@@ -274,7 +275,7 @@ async def _check_files(conn: Connection, cipher: Cipher, installation: Installat
     return _finding("files", f"{len(parts)} parts of tenants' files are in the file store", wrong)
 
 
-async def _of_schema(dsn: str, migrations: tuple[str, ...]) -> Finding:
+async def _check_schema(dsn: str, migrations: tuple[str, ...]) -> Finding:
     """Compare a copy's migrations with this version's, and update the copy as a restore does."""
     known = schema_names()
     try:
@@ -297,7 +298,7 @@ async def _check_audit_log(conn: Connection) -> Finding:
     return _finding("audit log", f"the chain of {num_rows} rows is whole", wrong)
 
 
-def _of_adapters(installation: Installation, digests: tuple[str, ...], manifest: BackupManifest | None) -> Finding:
+def _check_adapters(installation: Installation, digests: tuple[str, ...], manifest: BackupManifest | None) -> Finding:
     """Read the files of every adapter that a row names, and compare their digests.
 
     Adapters that were missing when a backup was made are missing in it, and named by it.

@@ -72,7 +72,7 @@ def _files(root: Path, *, is_spent: bool) -> list[Path]:
 def _is_same(path: Path, file: IO[bytes]) -> bool:
     """Tell whether a file that was just listed is the one that is open.
 
-    In a folder that was emptied, names come again.
+    The names of segments are used again in a folder that was emptied.
     """
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))

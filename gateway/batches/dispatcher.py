@@ -94,9 +94,10 @@ class Dispatcher:
     """Takes batches and works on them between `start` and `stop`."""
 
     def __init__(self, tools: BatchServices, gateway_id: str, wake: asyncio.Event | None = None) -> None:
-        """Keep the tools of the work. gateway_id: names this gateway in the rows of its batches.
+        """Make a dispatcher that works on no batch yet.
 
-        wake: set when a batch may wait; None: the dispatcher polls every POLL_S, as it does while it works on batches.
+        tools: the services that the work uses. gateway_id: names this gateway in the rows of its batches. wake: set
+        when a batch may wait; None: the dispatcher polls every POLL_S, as it does while it works on batches.
         """
         self._tools = tools
         self._gateway_id = gateway_id

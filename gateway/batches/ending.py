@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 
 from gateway.batches.lines import LineReader
-from gateway.batches.output import CANCELLED, EXPIRED, line_id, not_run, read_line
+from gateway.batches.output import CANCELLED, EXPIRED, line_id, read_line, unrun_line
 from gateway.batches.service import result_place
 from gateway.batches.services import BatchServices
 from gateway.db.batches import work as db
@@ -74,7 +74,7 @@ async def _disown(tools: BatchServices, batch: LeasedBatch, begun: Sequence[tupl
 
 async def _never_ran(batch: LeasedBatch, reader: LineReader, result: StoredResult, ending: str) -> bytes:
     custom_id, _ = read_line(await reader.read(result.first_byte, result.num_bytes))
-    return not_run(line_id(batch.id, result.number), custom_id, EXPIRED if ending == "expired" else CANCELLED)
+    return unrun_line(line_id(batch.id, result.number), custom_id, EXPIRED if ending == "expired" else CANCELLED)
 
 
 async def _end_batch(

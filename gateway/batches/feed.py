@@ -79,7 +79,7 @@ class Asker(msgspec.Struct, eq=False):
     def done(self, model: str, work: float) -> None:
         """Record the end of a line of a model.
 
-        work: the work that the line was in the end.
+        work: the work that the line turned out to be.
         """
         name = self._name_of(base_of(model))
         self.num_left[name] = max(0, self.num_left.get(name, 0) - 1)
@@ -98,7 +98,7 @@ class Asker(msgspec.Struct, eq=False):
     def backlog(self, base: str, usual_work: float) -> Backlog:
         """Return the work of this batch that is left at the pool of a base model.
 
-        usual_work: as for `work_per_line`.
+        usual_work: the work of a line, used until a line of this batch and base model is done.
         """
         work = sum(self.num_left.get(name, 0) * self.work_per_line(name, usual_work) for name in (base, ANY))
         return Backlog(self.ends_at_s, work)
@@ -117,8 +117,8 @@ class Place(NamedTuple):
     is_urgent: bool
     """True if deadlines are in danger at the pool.
 
-    Lines that went by turns are urgent then as well: with a smaller weight in the engine they would hold up those that
-    their project sends next.
+    A line that got its place by turns is urgent then as well. With a smaller weight in the engine it would hold up the
+    lines that its project sends next.
     """
     charged: float
     """The work that the line was estimated to have; 0 where it went by its deadline, not by turns."""
@@ -272,7 +272,7 @@ class Feed:
     def share(self, charged: Sequence[Charged], tags: Iterable[Tag]) -> None:
         """Replace the projects' charges by those that all gateways share.
 
-        charged: the result of `charged` that they contain.
+        charged: the result of `charged` that the shared charges contain.
         """
         sent: defaultdict[str, dict[str, tuple[float, bool]]] = defaultdict(dict)
         found: defaultdict[str, list[Tag]] = defaultdict(list)

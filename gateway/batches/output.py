@@ -43,7 +43,7 @@ def reply_line(id: str, custom_id: str, request_id: str, status: int, body: byte
     return _line({"id": id, "custom_id": custom_id, "response": response, "error": None})
 
 
-def not_run(id: str, custom_id: str, why: tuple[str, str]) -> bytes:
+def unrun_line(id: str, custom_id: str, why: tuple[str, str]) -> bytes:
     """Return the line of a request that never ran. why: code and message."""
     error = {"code": why[0], "message": why[1]}
     return _line({"id": id, "custom_id": custom_id, "response": None, "error": error})

@@ -1,4 +1,4 @@
-"""The interface by which batches have their lines run by the rooms above."""
+"""The interface by which batches have their lines run, by packages that batches do not import."""
 
 from __future__ import annotations
 

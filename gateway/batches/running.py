@@ -163,7 +163,7 @@ class RunningLines:
             task.add_done_callback(partial(self._line_ended, place))
 
     async def _claim(self) -> None:
-        """Claim lines before the last ones have begun: a batch without a line that waits has no turn at the credit.
+        """Claim lines before the last ones have begun: only a batch with a waiting line gets a share of the places.
 
         If the engines of some base models want no batch work now, claim lines for others.
         """

@@ -80,10 +80,10 @@ class Batches:
     ) -> Batch:
         """Make a batch of an input file.
 
-        api_key_id: the key of the project as which its lines run. keep_seconds: after which its output expires; None:
-        after 30 days.
+        api_key_id: the key of the project as which the batch's lines run. keep_seconds: seconds after which the output
+        expires; None: the output expires after 30 days.
 
-        Raises InvalidRequest: when there is no such file, or it is not meant for a batch.
+        Raises InvalidRequest: when there is no such file, or the file is not meant for a batch.
         Raises QuotaExceeded: when too many batches have not ended.
         """
         batch_id = new_id("batch")

@@ -133,8 +133,8 @@ async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, 
         seconds.append(time.perf_counter() - start_s)
         assert reply.num_tokens == 1
     size = sum((folders[0] / file).stat().st_size for file in FILES)
-    return {"row": "upload", "bytes": size, "uploads": len(seconds), "s_p50": _s(statistics.median(seconds)),
-            "s_max": _s(max(seconds))}  # fmt: skip
+    return {"row": "upload", "bytes": size, "uploads": len(seconds), "s_p50": _rounded(statistics.median(seconds)),
+            "s_max": _rounded(max(seconds))}  # fmt: skip
 
 
 async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _spoiled(good: Path, folder: Path) -> Path:
     return folder
 
 
-def _s(seconds: float) -> float:
+def _rounded(seconds: float) -> float:
     return round(seconds, 2)
 
 

@@ -1,7 +1,8 @@
 """`python -m gateway.bench.batches`: a batch of lines over many adapters in any order, beside the same lines sorted.
 
-Both are batches of a server of the benchmark's own, which take turns: 1,000 lines over 64 adapters, twice as many as
-the engine has slots for. PASS where the mixed file gets at least the bound of the sorted one's tokens per second.
+Batches of mixed and of sorted lines take turns on a server of the benchmark's own: 1,000 lines over 64 adapters, twice
+as many as the engine has slots for. PASS where the mixed file gets at least the bound of the sorted one's tokens per
+second.
 """
 
 from __future__ import annotations

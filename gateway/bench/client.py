@@ -126,6 +126,6 @@ def _message(body: bytes) -> str:
     return error.message if error is not None else "not an answer of an OpenAI-compatible server"
 
 
-def in_words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error's message, or the name of its class if it has none."""
     return str(error) or type(error).__name__

@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
         """True once the connection can carry no further request."""
         return self._transport is None or self._transport.is_closing()
 
-    async def again(self) -> Connection:
+    async def reopen(self) -> Connection:
         """Open a new connection to the same address.
 
         Raises OSError: when nobody listens there.

@@ -68,7 +68,7 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def running(
+def running_installation(
     folder: Path,
     model_dir: Path,
     *,

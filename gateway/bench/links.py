@@ -1,8 +1,8 @@
-"""`python -m gateway.bench.links`: what engines on other machines cost, by the way to them.
+"""`python -m gateway.bench.links`: what it costs to reach engines over TCP, as on other machines, beside local sockets.
 
 Two installations over the fake engine run at the same time, one that reaches its engine by a socket of this machine,
-one over TCP with encryption (`engine.curve`). How much longer a client waits for a reply of one token, and processor
-time of the gateway and of the engine for a streamed token. A program, never a timed test.
+one over TCP with encryption (`engine.curve`). Prints how much longer a client waits for a reply of one token, and the
+processor time of the gateway and of the engine for a streamed token. A program, never a timed test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import uvloop
 
 from gateway.bench.http import connect, post
-from gateway.bench.installation import Installation, cpu_s, running
+from gateway.bench.installation import Installation, cpu_s, running_installation
 from gateway.bench.load import quantile_ms
 from gateway.bench.open_loop import Connections
 from gateway.bench.streams import MAX_CONNECTIONS, PATH, STEPS_PER_S, chat
@@ -46,7 +46,7 @@ async def waits(installations: Sequence[Installation], num_calls: int, rng: rand
             for place in places:
                 asked = post(PATH, installations[place].keys[0], chat(rng, 1, stream=False))
                 if connections[place].is_closed:
-                    connections[place] = await connections[place].again()
+                    connections[place] = await connections[place].reopen()
                 started_s = time.perf_counter()
                 if await connections[place].ask(asked) != 200:
                     raise RuntimeError("the gateway does not answer as it should")
@@ -117,7 +117,7 @@ def pair(folder: Path, args: argparse.Namespace, engine_flags: Sequence[str]) ->
         for number in range(len(WAYS)):
             (own := folder / str(number)).mkdir(mode=0o711, parents=True)
             folder.chmod(0o711)
-            site = running(
+            site = running_installation(
                 own,
                 args.model_dir,
                 num_gateways=1,
@@ -133,7 +133,8 @@ def pair(folder: Path, args: argparse.Namespace, engine_flags: Sequence[str]) ->
 def figures(took_s: Sequence[Sequence[float]], used: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Return all figures, and whether each holds its bound.
 
-    took_s: the times by each way, as in `waits`. used: the processor times by each way, as in `tokens_us`.
+    took_s: the seconds that clients waited, a list for each way. used: the microseconds of processor time of the
+    gateway and of the engine for a streamed token, round by round, a list for each way.
     """
     more_ms = 1e3 * statistics.median(encrypted - plain for plain, encrypted in zip(*took_s, strict=True))
     ratios: dict[str, list[float]] = {}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx
 import msgspec
 
-from gateway.bench.client import Failed, Job, Reply, in_words, send_job
+from gateway.bench.client import Failed, Job, Reply, error_text, send_job
 
 WORDS = ("stone", "river", "green", "bird", "turns", "over", "the", "old", "harbor", "while", "seven", "quiet")
 
@@ -64,7 +64,7 @@ async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
         except httpx.ConnectError:
             raise Unusable(f"no server answers at {client.base_url}; start one with `lorikeet serve`") from None
         except httpx.TransportError as error:
-            raise Unusable(f"{client.base_url} did not answer: {in_words(error)}") from None
+            raise Unusable(f"{client.base_url} did not answer: {error_text(error)}") from None
 
 
 async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
             except Failed as error:
                 errors.append(str(error))
             except httpx.TransportError as error:
-                errors.append(in_words(error))
+                errors.append(error_text(error))
 
     start_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -105,9 +105,9 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
 
 
 def quantile_ms(values_s: Sequence[float], q: float, digits: int = 1) -> float | None:
-    """Return the q-quantile of times, in milliseconds; None of none.
+    """Return the q-quantile of times, in milliseconds; None where there are no times.
 
-    It is the smallest value that at least a share q of all values do not exceed.
+    The quantile is the smallest value that at least a share q of all values do not exceed.
 
     q: between 0 and 1. digits: the decimals of the result.
     """

@@ -200,7 +200,7 @@ async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str,
 
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
-    """Give the address of an embedded PostgreSQL with the schema."""
+    """Run an embedded PostgreSQL with the schema within the context, and yield its connection string."""
     server = EmbeddedPostgres(folder)
     dsn = server.start()
     try:

@@ -37,7 +37,7 @@ class Connections:
         connection = await self._idle.get()
         try:
             if connection.is_closed:
-                connection = await connection.again()
+                connection = await connection.reopen()
             return await connection.ask(request)
         except OSError:
             return FAILED

@@ -23,7 +23,7 @@ import msgspec
 import uvloop
 
 from gateway.bench.http import connect, post
-from gateway.bench.installation import MODEL_NAME, Installation, running
+from gateway.bench.installation import MODEL_NAME, Installation, running_installation
 from gateway.bench.load import WORDS
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
 from gateway.bench.peers.running import PEERS, RunningPeer, running_peer, running_upstream
@@ -52,7 +52,7 @@ class Server(msgspec.Struct, frozen=True):
     ports: Sequence[int]
     """The ports, to which requests go in turn."""
     requests: Iterator[bytes]
-    """Requests without end, each with a new prompt: at most the beginning of a prompt was sent before."""
+    """Requests without end. No prompt is sent twice, though two may begin alike."""
     cpu_s: Callable[[], float]
     """The function that returns the seconds of processor time that the gateway has used."""
 
@@ -119,17 +119,17 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def ours(installation: Installation, max_tokens: int, prompts: str = "question") -> Server:
+def our_server(installation: Installation, max_tokens: int, prompts: str = "question") -> Server:
     """Return our own gateways as a server to measure, with requests by all keys in turn.
 
-    prompts: the kind of prompts, as for `bodies_of`.
+    prompts: the kind of prompts: `question`: a short one; `text`: a long one; else conversations that grow.
     """
     keys, bodies = itertools.cycle(installation.keys), bodies_of(max_tokens, prompts, len(installation.keys))
     requests = (post(PATH, key, body) for key, body in zip(keys, bodies, strict=False))
     return Server("lorikeet", prompts, installation.ports, requests, installation.cpu_s)
 
 
-def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
+def peer_server(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
     """Return another gateway as a server to measure."""
     return Server(
         peer.name, "question", [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s
@@ -188,10 +188,10 @@ def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]
     if not installed:
         return
     with running_upstream(folder) as upstream:
-        print_rows(args, theirs(upstream, bodies))
+        print_rows(args, peer_server(upstream, bodies))
         for peer in installed:
             with running_peer(peer, args.peers, folder, upstream) as running_one:
-                print_rows(args, theirs(running_one, bodies))
+                print_rows(args, peer_server(running_one, bodies))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
-        with running(
+        with running_installation(
             folder,
             args.model_dir.absolute(),
             num_gateways=args.gateways,
@@ -212,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_tenants=args.tenants,
             with_limits=not args.without_limits,
         ) as installation:
-            servers = [ours(installation, args.max_tokens, prompts) for prompts in args.prompts]
+            servers = [our_server(installation, args.max_tokens, prompts) for prompts in args.prompts]
             good = all([print_rows(args, server) for server in servers])  # noqa: C419 - each of them is printed
         _print_peers(args, folder, bodies_of(args.max_tokens))
         return int(not good)

@@ -23,7 +23,7 @@ import msgspec
 from engine.config import model_digest
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.link import engine_context
-from gateway.bench.streams import NoBooks
+from gateway.bench.streams import ForgetfulSink
 from gateway.db.changes import Change
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
@@ -72,14 +72,14 @@ async def measure(
             await conn.execute(_NUMBERS, num_replicas // num_pools)
             await conn.execute(_SIZES)
             await conn.execute(_BOUNDS)
-        look = await _look(database)
+        look = await _round_s(database)
         bases, context = Bases(), engine_context()
         resolver = Resolver(database, bases, _no_key)
         pools = LivePools(
             database,
             bases,
             lambda address, model, key: EngineBackend(
-                address, database_id="none", model=model, sink=NoBooks(), context=context
+                address, database_id="none", model=model, sink=ForgetfulSink(), context=context
             ),
             forget_routes=lambda: resolver.changed(None),
         )
@@ -108,8 +108,8 @@ async def measure(
     }
 
 
-async def _look(database: Database) -> dict[str, float]:
-    """Return the least seconds that each part of an agent's round takes.
+async def _round_s(database: Database) -> dict[str, float]:
+    """Measure each part of an agent's round several times, and return the least seconds of each, by its name.
 
     Parts: reading all pools, deciding their numbers and planning, while nothing is to be done; and a plan for a lost
     host, which is not carried out.

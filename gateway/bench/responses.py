@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from gateway.bench.http import connect, post
-from gateway.bench.installation import Installation, cpu_s, running
+from gateway.bench.installation import Installation, cpu_s, running_installation
 from gateway.bench.load import quantile_ms
 from gateway.bench.open_loop import Connections
 from gateway.bench.streams import MAX_CONNECTIONS, PATH, STEPS_PER_S, chat
@@ -119,7 +119,7 @@ async def latencies(installation: Installation, args: argparse.Namespace, rng: r
                 asked = request(kind, installation.keys[0], rng, 1, stream=False)
                 started_s = time.perf_counter()
                 if connection.is_closed:  # on a machine that stood still, as one that was left idle
-                    connection = await connection.again()
+                    connection = await connection.reopen()
                     started_s = time.perf_counter()
                 if await connection.ask(asked) != 200:
                     raise RuntimeError("the gateway does not answer as it should")
@@ -150,7 +150,7 @@ def measured(
     """
     folder.mkdir(mode=0o711)
     flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS * num_gateways))
-    with running(
+    with running_installation(
         folder,
         args.model_dir,
         num_gateways=num_gateways,
@@ -158,12 +158,12 @@ def measured(
         with_limits=True,
         engine_flags=flags,
     ) as installation:
-        asyncio.run(store(installation.dsn))
+        asyncio.run(enable_storing(installation.dsn))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(measure(installation, args, random.Random(args.seed)))  # noqa: S311
 
 
-async def store(dsn: str) -> None:
+async def enable_storing(dsn: str) -> None:
     """Set all projects to store responses."""
     async with await Database.connect(dsn) as database, database.acquire() as conn:
         await conn.execute(STORE_DAYS)

@@ -1,4 +1,4 @@
-"""`python -m gateway.bench.slow_readers`: what others feel of clients that do not read, and what these cost.
+"""`python -m gateway.bench.slow_readers`: how clients that do not read slow other clients down, and what they cost.
 
 One gateway over the fake engine, first alone, then with as many streams that are read, and with the slow ones, half of
 which never read and half a byte a second. Prints the latencies of others, for a chat of one token and for a route that
@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from gateway.bench.http import connect, post
-from gateway.bench.installation import MODEL_NAME, Installation, running
+from gateway.bench.installation import MODEL_NAME, Installation, running_installation
 from gateway.bench.open_loop import Connections, at_rate
 
 PATH = "/v1/chat/completions"
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
         with (
-            running(
+            running_installation(
                 folder,
                 args.model_dir.absolute(),
                 num_gateways=1,

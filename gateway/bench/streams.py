@@ -29,7 +29,7 @@ from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Acknowledged, Count
 from gateway.bench.http import connect, post
-from gateway.bench.installation import MODEL_NAME, Installation, running
+from gateway.bench.installation import MODEL_NAME, Installation, running_installation
 from gateway.bench.load import WORDS, quantile_ms
 from gateway.bench.open_loop import Connections
 from gateway.observability.metrics import configure_logging
@@ -44,7 +44,7 @@ WARM_UP_S = 2.0
 TOP = 20
 
 
-class NoBooks:
+class ForgetfulSink:
     """A sink that forgets all usage, and tells engines to do the same."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class NoBooks:
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
         """Do nothing with superseded usage.
 
-        engine_id, source: as for `record`.
+        engine_id, source: not read.
         """
 
     def given_up(self, request_ids: Collection[str]) -> None:
@@ -132,7 +132,7 @@ async def overhead(installation: Installation, args: argparse.Namespace, rng: ra
     """
     model = EngineModel.load(args.model_dir)
     tokenizer = model.tokenizer
-    direct = EngineBackend(installation.engine_endpoint, database_id="none", model=model, sink=NoBooks())
+    direct = EngineBackend(installation.engine_endpoint, database_id="none", model=model, sink=ForgetfulSink())
     direct.start()
     connection = await connect("127.0.0.1", installation.ports[0])
     request = post(PATH, installation.keys[0], chat(rng, 1, stream=False))
@@ -200,7 +200,7 @@ def _start_installation(
     args: argparse.Namespace, folder: Path, engine_flags: Sequence[str], profile: Path | None = None
 ) -> AbstractContextManager[Installation]:
     folder.mkdir(mode=0o711)
-    return running(
+    return running_installation(
         folder,
         args.model_dir,
         num_gateways=1,

@@ -22,9 +22,9 @@ import msgspec
 import uvloop
 
 from gateway.bench.http import connect
-from gateway.bench.installation import Installation, free_port, running
+from gateway.bench.installation import Installation, free_port, running_installation
 from gateway.bench.open_loop import Connections, at_rate
-from gateway.bench.overhead import CONNECTIONS_PER_GATEWAY, SWITCH_INTERVAL_S, ours
+from gateway.bench.overhead import CONNECTIONS_PER_GATEWAY, SWITCH_INTERVAL_S, our_server
 
 ANSWERING, WITHOUT = "collector answers", "no traces"
 SLOW_S, SILENT_S = 3.0, 3600.0
@@ -145,7 +145,7 @@ def _installations(stack: ExitStack, args: argparse.Namespace) -> dict[str, Inst
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lorikeet-bench-")))
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
         found[name] = stack.enter_context(
-            running(
+            running_installation(
                 folder,
                 args.model_dir.absolute(),
                 num_gateways=1,
@@ -168,7 +168,7 @@ async def _measure(
 
 
 async def _round(installation: Installation, rate: float, args: argparse.Namespace, number: int) -> Round:
-    server, rng = ours(installation, 1), random.Random(number)  # noqa: S311 - arrivals are no secret
+    server, rng = our_server(installation, 1), random.Random(number)  # noqa: S311 - arrivals are no secret
     opened = [await connect("127.0.0.1", port) for port in server.ports for _ in range(CONNECTIONS_PER_GATEWAY)]
     connections = Connections(opened)
     try:

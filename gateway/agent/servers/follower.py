@@ -134,7 +134,7 @@ class ServerFollower:
         else:
             path = "/v1/completions"
             body |= {"model": info.served_model, "max_tokens": GOLDEN_TOKENS}
-        reply = await self._server.whole("POST", path, msgspec.json.encode(body), within_s=GOLDEN_WAIT_S)
+        reply = await self._server.ask_whole("POST", path, msgspec.json.encode(body), within_s=GOLDEN_WAIT_S)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
@@ -165,7 +165,7 @@ class ServerFollower:
         """Tell whether the server answers that it is well, which it does also while it computes."""
         try:
             self._server.key = self._server.key or self._read_key()
-            return (await self._server.whole("GET", "/health", within_s=ANSWER_WITHIN_S)).status == 200
+            return (await self._server.ask_whole("GET", "/health", within_s=ANSWER_WITHIN_S)).status == 200
         except (OSError, ServerGone):
             return False
 
@@ -174,7 +174,7 @@ class ServerFollower:
 
     async def _has_nothing_to_do(self) -> bool:
         with contextlib.suppress(ServerGone, ValueError):
-            reply = await self._server.whole("GET", "/metrics", within_s=ANSWER_WITHIN_S)
+            reply = await self._server.ask_whole("GET", "/metrics", within_s=ANSWER_WITHIN_S)
             counts = _RUNNING.findall(reply.body.decode(errors="replace")) if reply.status == 200 else []
             return bool(counts) and sum(float(each) for each in counts) == 0.0
         return False

@@ -14,7 +14,7 @@ from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.link import EngineLink
 from gateway.backends.engine.model import MAX_CHOICES, EngineModel
-from gateway.backends.snapshot import EngineSnapshot, State, Trend
+from gateway.backends.snapshot import EngineSnapshot, HeartbeatTrend, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 
 
@@ -33,7 +33,7 @@ class EngineCondition:
         self._is_connected = False
         self._is_draining = False
         self._stats: EngineStats | None = None
-        self._trend = Trend()
+        self._trend = HeartbeatTrend()
         self._since = int(time.time())
 
     @property

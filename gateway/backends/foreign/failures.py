@@ -40,7 +40,7 @@ def is_full(refused: ServerRefused) -> bool:
     return refused.status in _FULL
 
 
-def is_the_clients(refused: ServerRefused) -> bool:
+def is_clients_fault(refused: ServerRefused) -> bool:
     """Tell whether the server refuses the request itself, so that no other server would run it."""
     return refused.status in _CLIENTS
 
@@ -52,7 +52,7 @@ def server_refusal(refused: ServerRefused) -> GatewayError:
         return Overloaded(
             "The server that runs this model has no room now. Send the request again later.", retry_after_s=after_s
         )
-    if is_the_clients(refused):
+    if is_clients_fault(refused):
         if refused.code == "context_length_exceeded":
             return InvalidRequest(
                 "The prompt and the completion are longer than this model's context. Send or ask for fewer tokens.",

@@ -21,8 +21,8 @@ from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName, ServerI
 from gateway.backends.foreign.errors import log_text
 from gateway.backends.foreign.failures import (
     NOT_READY,
+    is_clients_fault,
     is_full,
-    is_the_clients,
     not_ready,
     server_failure,
     server_refusal,
@@ -295,8 +295,8 @@ class ForeignRequests:
             if own is not None:
                 self._own_keys.refused(own)
             self._log("provider_key_refused" if stream.key else "pool_key_refused", stream, str(refused), text)
-            return _unanswered(attempt, self._of_key(stream), "failed")
-        if is_the_clients(refused) and not attempt.has_begun:
+            return _unanswered(attempt, self._key_error(stream), "failed")
+        if is_clients_fault(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
             self._condition.succeeded(admitted, is_false=False)
             return _unanswered(attempt, error, "failed", "refused")
@@ -312,7 +312,7 @@ class ForeignRequests:
         self._condition.failed(admitted)
         return _unanswered(attempt, server_failure())
 
-    def _of_key(self, stream: ReplyStream) -> GatewayError:
+    def _key_error(self, stream: ReplyStream) -> GatewayError:
         """Return the error for a request whose key the server refuses."""
         if stream.key is not None:
             return ProviderKeyRefused(self._name.pool, stream.key.hint)

@@ -182,7 +182,7 @@ class Server:
             raise ServerGone("it closes its connection after each request", has_begun=True)
         connection.proved = proof.expected
 
-    async def whole(
+    async def ask_whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
     ) -> Reply:
         """Return a whole reply of at most MAX_REPLY_BYTES and MAX_OBJECTS.

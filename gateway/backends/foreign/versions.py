@@ -48,7 +48,7 @@ class VersionRange(msgspec.Struct, frozen=True):
 async def version_of(server: Server, tested: VersionRange) -> str | None:
     """Return the version that a server reports; "" where it reports none, None where it could not be asked."""
     try:
-        reply = await server.whole("GET", tested.path, within_s=VERSION_WITHIN_S)
+        reply = await server.ask_whole("GET", tested.path, within_s=VERSION_WITHIN_S)
     except ServerGone:
         return None
     if reply.status != OK:

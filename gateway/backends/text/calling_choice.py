@@ -29,7 +29,7 @@ def calling_choices(
     ]
 
 
-class _New(msgspec.Struct):
+class _NewContent(msgspec.Struct):
     """The content of a piece that is being made."""
 
     text: str = ""
@@ -80,7 +80,7 @@ class CallingChoice:
         """Take a delta; return the piece that it adds, None where nothing is to be shown yet or any more."""
         if self.finish_reason is not None:
             return None
-        new = _New()
+        new = _NewContent()
         for position, token_id in enumerate(delta.token_ids):
             if delta.logprobs is not None and not self._has_calls:
                 self._pending.append(Token(token_id, self._detokenizer.num_chars, delta.logprobs[position]))
@@ -98,9 +98,9 @@ class CallingChoice:
 
     def end(self, reason: FinishReason) -> Piece:
         """End the choice without a further token; return its last piece, with text that was held back."""
-        return self._end_piece(reason, _New())
+        return self._end_piece(reason, _NewContent())
 
-    def _end_piece(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
+    def _end_piece(self, reason: FinishReason, new: _NewContent, stop_token_id: int | None = None) -> Piece:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
         if self._content_text.is_stopped:
@@ -109,11 +109,11 @@ class CallingChoice:
             new.token_ids.append(stop_token_id)
         return self._piece(new, reason)
 
-    def _last_piece(self, new: _New) -> Piece:
+    def _last_piece(self, new: _NewContent) -> Piece:
         self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         return self._piece(new, "stop")
 
-    def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
+    def _piece(self, new: _NewContent, reason: FinishReason | None = None) -> Piece:
         """Return a piece with the new content. reason: the reason why the choice ends; None: the choice goes on."""
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
@@ -129,7 +129,7 @@ class CallingChoice:
             stop_string=self._content_text.stop_string,
         )
 
-    def _take(self, parsed: Parsed, new: _New) -> None:
+    def _take(self, parsed: Parsed, new: _NewContent) -> None:
         """Add parsed text and calls to the piece. White space alone that follows a call is no content."""
         if not self._has_calls or parsed.content.strip():
             new.text += parsed.content

@@ -20,7 +20,7 @@ class Row(msgspec.Struct, frozen=True):
     policy: str
     hit_rate: float
     """The share of requests that caused no load of an adapter."""
-    of_static: float
+    ratio_to_static: float
     """The policy's hit rate, divided by the hit rate of the best static placement."""
     busiest: float
     """The largest number of requests at one replica over the time, divided by the mean number at a replica."""
@@ -50,12 +50,12 @@ def compare(
     simulation = Simulation(world, policies)
     outcome = simulation.run(requests)
     p50_us, p99_us = _pick_times_us(policies[0], requests)
-    more, less = _moved(kind, world, [replica.picture() for replica in simulation.replicas.values()])
+    more, less = _moved(kind, world, [replica.snapshot() for replica in simulation.replicas.values()])
     waits = outcome.waits_s
     return Row(
         policy=kind.name,
         hit_rate=outcome.hit_rate,
-        of_static=outcome.hit_rate / static,
+        ratio_to_static=outcome.hit_rate / static,
         busiest=outcome.busiest,
         wait_ms_p50=waits[len(waits) // 2] * 1e3,
         wait_ms_p99=waits[len(waits) * 99 // 100] * 1e3,
@@ -79,10 +79,10 @@ def _pick_times_us(policy: Policy, requests: Sequence[Arrival]) -> tuple[float, 
 
 
 def _moved(
-    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, pictures: list[ReplicaSnapshot]
+    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, snapshots: list[ReplicaSnapshot]
 ) -> tuple[float, float]:
     """Return the shares of adapters that move when an idle replica joins the pool, and when a replica is lost."""
-    load = pictures[0].load
+    load = snapshots[0].load
     idle = ReplicaSnapshot(
         ReplicaLoad(
             id="new", capacity=load.capacity, adapter_slots=load.adapter_slots, ready_since_s=load.ready_since_s
@@ -90,17 +90,20 @@ def _moved(
         frozenset(),
         frozenset(),
     )
-    before = _places(kind, world, pictures)
-    after = [_places(kind, world, [*pictures, idle]), _places(kind, world, pictures[1:])]
+    before = _places(kind, world, snapshots)
+    after = [_places(kind, world, [*snapshots, idle]), _places(kind, world, snapshots[1:])]
     more, less = (sum(a != b for a, b in zip(before, each, strict=True)) / world.adapters for each in after)
     return more, less
 
 
 def _places(
-    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, pictures: list[ReplicaSnapshot]
+    kind: type[OurPolicy | PeerPolicy], world: SimulationParameters, snapshots: list[ReplicaSnapshot]
 ) -> list[str]:
-    """Return where a gateway that knows these replicas would send each adapter's next request."""
-    policy = kind([picture.load.id for picture in pictures], 1, 0)
-    for picture in pictures:
-        policy.update(picture, 0.0)
+    """Return, for each adapter, the id of the replica to which a gateway would send the adapter's next request.
+
+    snapshots: the replicas that the gateway knows.
+    """
+    policy = kind([snapshot.load.id for snapshot in snapshots], 1, 0)
+    for snapshot in snapshots:
+        policy.update(snapshot, 0.0)
     return [policy.pick(Asked(adapter_name(number))) for number in range(world.adapters)]

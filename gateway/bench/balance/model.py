@@ -90,7 +90,7 @@ def adapter_name(number: int) -> str:
 class Policy(Protocol):
     """The policy by which one gateway chooses a replica for each request."""
 
-    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
+    def update(self, snapshot: ReplicaSnapshot, now_s: float) -> None:
         """Update the gateway's state of a replica by the replica's heartbeat."""
 
     def pick(self, asked: Asked) -> str:
@@ -197,7 +197,7 @@ class Replica:
             if not counts[key]:
                 del counts[key]
 
-    def picture(self) -> ReplicaSnapshot:
+    def snapshot(self) -> ReplicaSnapshot:
         """Return the state of the replica as a heartbeat tells it."""
         load = ReplicaLoad(
             id=self.name,
@@ -320,9 +320,9 @@ class Simulation:
             self._push(now_s + lasts_s, "end", replica, request)
 
     def _beat(self, replica: Replica, now_s: float) -> None:
-        picture = replica.picture()
+        snapshot = replica.snapshot()
         for policy in self.policies:
-            policy.update(picture, now_s)
+            policy.update(snapshot, now_s)
 
     def _count_time(self, replica: Replica, now_s: float) -> None:
         self._areas[replica.name] += replica.num_here * (now_s - self._counted_s[replica.name])

@@ -28,9 +28,9 @@ class OurPolicy:
             self.balancer.add(replica)
         self.balancer.share_among(num_gateways)
 
-    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
+    def update(self, snapshot: ReplicaSnapshot, now_s: float) -> None:
         """Store a replica's heartbeat in the balancer."""
-        self.balancer.update(picture.load, now_s)
+        self.balancer.update(snapshot.load, now_s)
 
     def pick(self, asked: Asked) -> str:
         """Return the replica that our balancer picks for a request; there always is one."""
@@ -55,13 +55,13 @@ class PeerPolicy(ABC):
     def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
         self.replicas = list(replicas)
         self.rng = random.Random(seed)  # noqa: S311
-        self.pictures: dict[str, ReplicaSnapshot] = {}
+        self.snapshots: dict[str, ReplicaSnapshot] = {}
         self.since: Counter[str] = Counter()
 
-    def update(self, picture: ReplicaSnapshot, now_s: float) -> None:
+    def update(self, snapshot: ReplicaSnapshot, now_s: float) -> None:
         """Store a replica's heartbeat, which already counts the requests that were sent before."""
-        self.pictures[picture.load.id] = picture
-        self.since[picture.load.id] = 0
+        self.snapshots[snapshot.load.id] = snapshot
+        self.since[snapshot.load.id] = 0
 
     def taken(self, replica_id: str, asked: Asked) -> None:
         """Count a request as sent to a replica since its heartbeat."""
@@ -77,7 +77,7 @@ class PeerPolicy(ABC):
 
     def load_of(self, replica: str) -> int:
         """Return the requests at a replica: by its heartbeat, and those sent and done since."""
-        load = self.pictures[replica].load
+        load = self.snapshots[replica].load
         return load.running + load.waiting + self.since[replica]
 
 
@@ -147,12 +147,12 @@ class LoraScorer(PeerPolicy):
 
     def score(self, replica: str, asked: Asked) -> float:
         """Return a replica's score for the request's adapter, by its last heartbeat."""
-        picture = self.pictures[replica]
-        if asked.adapter in picture.running_adapters:
+        snapshot = self.snapshots[replica]
+        if asked.adapter in snapshot.running_adapters:
             return 1.0
-        if len(picture.running_adapters) + len(picture.waiting_adapters) < picture.load.adapter_slots:
+        if len(snapshot.running_adapters) + len(snapshot.waiting_adapters) < snapshot.load.adapter_slots:
             return 0.8
-        return 0.6 if asked.adapter in picture.waiting_adapters else 0.0
+        return 0.6 if asked.adapter in snapshot.waiting_adapters else 0.0
 
 
 class LoraAndQueueScorers(LoraScorer):
@@ -165,8 +165,8 @@ class LoraAndQueueScorers(LoraScorer):
 
     def pick(self, asked: Asked) -> str:
         """Return one of the replicas with the highest sum of the three scores."""
-        waiting = [self.pictures[replica].load.waiting for replica in self.replicas]
-        running = [self.pictures[replica].load.running + self.since[replica] for replica in self.replicas]
+        waiting = [self.snapshots[replica].load.waiting for replica in self.replicas]
+        running = [self.snapshots[replica].load.running + self.since[replica] for replica in self.replicas]
         queues, batches = _from_most_to_least(waiting), _from_most_to_least(running)
         scores = [
             (self.score(replica, asked) + queue + batch, replica)

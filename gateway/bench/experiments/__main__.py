@@ -1,6 +1,7 @@
 """`python -m gateway.bench.experiments`: what experiments cost in process, without network and database.
 
-Prints the time of an assignment, of all that a request's path has more, and of one look at large sums.
+Prints the time of an assignment, the time that experiments add to the path of a request, and that of a look at large
+sums.
 """
 
 from __future__ import annotations

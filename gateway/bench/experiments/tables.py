@@ -144,7 +144,9 @@ async def fill(database: Database, args: argparse.Namespace) -> Row:
     for day in range(args.days):
         for first in range(day * per_day, (day + 1) * per_day, _SLICE):
             last = min(first + _SLICE, (day + 1) * per_day) - 1
-            await send(database, Row("exp_bench", project.id), organization.id, (first, last), args, args.days - day)
+            await write_requests(
+                database, Row("exp_bench", project.id), organization.id, (first, last), args, args.days - day
+            )
     async with database.acquire() as conn:
         await conn.execute(_ANALYZE, timeout=ANALYZE_TIMEOUT_S)
     return Row("exp_bench", project.id)
@@ -198,7 +200,7 @@ def _state(rng: random.Random, number: int, num_requests: int, first_us: int) ->
     return UnitState(first_us, request_id, 1, number % 3, True, counts, votes, firsts)
 
 
-async def send(
+async def write_requests(
     database: Database,
     row: Row,
     organization_id: str,
@@ -228,7 +230,7 @@ async def lag_s(database: Database, row: Row, args: argparse.Namespace) -> float
     start_s, next_unit, highest = loop.time(), args.units, 0.0
     each = max(1, args.rate // 5)
     while (elapsed_s := loop.time() - start_s) < args.seconds:
-        await send(database, row, organization.id, (next_unit, next_unit + each - 1), args, 0, 1)
+        await write_requests(database, row, organization.id, (next_unit, next_unit + each - 1), args, 0, 1)
         next_unit += each
         async with database.acquire() as conn:
             highest = max(highest, (await count_waiting(conn)).lag_s)

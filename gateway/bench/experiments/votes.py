@@ -25,7 +25,7 @@ import uvloop
 
 from gateway.bench.experiments.tables import DEFINITION
 from gateway.bench.http import Connection, connect, post
-from gateway.bench.installation import Installation, running
+from gateway.bench.installation import Installation, running_installation
 from gateway.bench.load import quantile_ms
 from gateway.db.experiments.events import count_waiting
 from gateway.db.pool import Database
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
         with (
-            running(
+            running_installation(
                 folder, args.model_dir.absolute(), num_gateways=1, num_tenants=args.projects, with_limits=False
             ) as installation,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -25,7 +25,7 @@ import uvloop
 from gateway.admin.pools.foreign import serve_at
 from gateway.bench.foreign.compare import measure, running_peers, servers_of, table
 from gateway.bench.http import Connection, connect, post
-from gateway.bench.installation import Installation, free_port, running, spawn
+from gateway.bench.installation import Installation, free_port, running_installation, spawn
 from gateway.bench.overhead import SWITCH_INTERVAL_S
 from gateway.bench.peers.running import PEERS, RunningPeer
 from gateway.db.organization.organizations import ensure_organization
@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = (sys.executable, "-m", "gateway.bench.foreign.server", str(port))
         server = spawn(stack, folder / "server.log", command, {})
         installation = stack.enter_context(
-            running(folder, args.model_dir, num_gateways=1, num_tenants=1, with_limits=True)
+            running_installation(folder, args.model_dir, num_gateways=1, num_tenants=1, with_limits=True)
         )
         asyncio.run(_make_pool(installation.dsn, f"http://127.0.0.1:{port}"))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

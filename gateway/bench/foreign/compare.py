@@ -22,7 +22,7 @@ import uvloop
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
-from gateway.bench.overhead import PATH, Server, theirs
+from gateway.bench.overhead import PATH, Server, peer_server
 from gateway.bench.peers.running import LITELLM, PEERS, RunningPeer, running_peer
 
 CONNECTIONS = 64
@@ -64,7 +64,7 @@ def servers_of(
 
     requests = (post(PATH, installation.keys[0], body) for body in bodies(pool))
     ours = Server("lorikeet", "question", installation.ports, requests, installation.cpu_s)
-    return [theirs(upstream, bodies(MODEL_NAME)), ours, *(theirs(each, bodies(MODEL_NAME)) for each in peers)]
+    return [peer_server(upstream, bodies(MODEL_NAME)), ours, *(peer_server(each, bodies(MODEL_NAME)) for each in peers)]
 
 
 def measure(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:

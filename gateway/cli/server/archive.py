@@ -138,11 +138,11 @@ def _drill(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             drill = Drill(scratch, settings.content_key, print_progress)
             if is_archive(arguments.folder):
                 dsn = settings.database_owner_url or settings.database_url or EMBEDDED
-                trial = drill.of_archive(arguments.folder, arguments.at, dsn, installation_of(settings))
+                trial = drill.try_archive(arguments.folder, arguments.at, dsn, installation_of(settings))
             elif arguments.at is not None:
                 raise CommandFailed(f"{arguments.folder} is no archive: only an archive can be restored to a moment")
             else:
-                trial = drill.of_backup(newest_backup(arguments.folder), lambda at: _scratch_places(environ, at))
+                trial = drill.try_backup(newest_backup(arguments.folder), lambda at: _scratch_places(environ, at))
             found = asyncio.run(trial)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.ref import content_key
 from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats, TenantStats
-from gateway.backends.snapshot import EngineRates, EngineSnapshot, Trend, step_ms_p50
+from gateway.backends.snapshot import EngineRates, EngineSnapshot, HeartbeatTrend, step_ms_p50
 from gateway.db.ledger.journals import report_journal
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
@@ -95,7 +95,7 @@ def counts(**by_bucket: int) -> list[int]:
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
-    trend = Trend()
+    trend = HeartbeatTrend()
     assert trend.rates == EngineRates()
     for second in range(30):  # 10 steps and 40 tokens a second, twice as many from second 15 on
         fast = max(0, second - 15)

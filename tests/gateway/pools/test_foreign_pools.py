@@ -353,4 +353,4 @@ async def test_a_server_at_an_address_that_is_refused_is_gone_and_no_fault_of_ou
 
     server = Server("http://example.com", judged_by(address_of), ssl.create_default_context, connect_s=5.0)
     with pytest.raises(ServerGone):
-        await server.whole("GET", "/v1/models", within_s=5.0)
+        await server.ask_whole("GET", "/v1/models", within_s=5.0)

@@ -1,7 +1,7 @@
 """The driver of servers whose version was not tried with the driver of their kind.
 
-Such servers are asked by OpenAI's protocol alone: text in, text out. Since it is not known which other fields an untried
-version understands, no field beyond OpenAI's is sent on which a reply depends. Adapters answer where the kind of server
+Such servers are asked by OpenAI's protocol alone: text in, text out. Nobody knows which other fields an untried version
+understands, so no field beyond OpenAI's is sent on which a reply depends. Adapters answer where the kind of server
 names them as models, each once a probe has shown that it is not the base which answers.
 """
 

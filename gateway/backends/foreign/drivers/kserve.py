@@ -198,7 +198,7 @@ async def _ask_server(server: Server, method: str, path: str, within_s: float) -
     Raises ServerRefused: when the status is not 200.
     Raises ServerGone: when the server does not answer within within_s.
     """
-    reply = await server.whole(method, path, b"{}" if method == "POST" else b"", within_s=within_s)
+    reply = await server.ask_whole(method, path, b"{}" if method == "POST" else b"", within_s=within_s)
     if reply.status != 200:
         raise ServerRefused(reply.status, text=text_of(reply.body))
     return reply.body

@@ -69,7 +69,7 @@ class KserveAdapters:
         else:
             body |= {"max_tokens": 1, "top_k": 1, **given}
         path = f"/v2/models/{self._served_model or info.served_model}/generate_stream"
-        reply = await server.whole("POST", path, _encode(body), within_s=within_s)
+        reply = await server.ask_whole("POST", path, _encode(body), within_s=within_s)
         for line in reply.body.splitlines() if reply.status == 200 else [reply.body]:
             self._check(line.removeprefix(b"data:").strip(), reply.status)
         return 0.0

@@ -163,7 +163,7 @@ class LlamaCppDriver:
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Return the length of a slot's context, the number of slots, and the server's adapters where they are used."""
-        reply = await server.whole("GET", "/props", within_s=within_s)
+        reply = await server.ask_whole("GET", "/props", within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:
@@ -174,7 +174,7 @@ class LlamaCppDriver:
         info = ServerInfo("", min(length, MAX_LEN) if length > 0 else None, min(max(1, props.total_slots), MAX_LEN))
         if self.adapters is None:
             return info
-        reply = await server.whole("GET", PATH, within_s=within_s)
+        reply = await server.ask_whole("GET", PATH, within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         places = places_in(reply.body)
@@ -205,7 +205,7 @@ class LlamaCppText(GenericDriver):
     async def _without_adapters(self, server: Server, within_s: float) -> ServerInfo:
         """Return the facts about a server of a build that was not tried. Raises as `Driver.inspect`."""
         info = await self._chat.inspect(server, within_s)
-        reply = await server.whole("GET", PATH, within_s=within_s)
+        reply = await server.ask_whole("GET", PATH, within_s=within_s)
         if reply.status == NOT_FOUND:
             return info  # a build from before requests could choose
         if reply.status != OK:

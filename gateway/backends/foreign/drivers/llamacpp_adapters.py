@@ -78,7 +78,7 @@ class LlamaCppAdapters:
             "lora": scales_of(info, digest),
         }
         proof = proof_of(info) if digest else None
-        reply = await server.whole("POST", "/completion", _encode(body), within_s=within_s, proof=proof)
+        reply = await server.ask_whole("POST", "/completion", _encode(body), within_s=within_s, proof=proof)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:

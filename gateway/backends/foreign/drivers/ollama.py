@@ -128,7 +128,7 @@ class OllamaDriver:
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Return the model that the settings name, or else the first one, and the adapters among Ollama's models."""
-        reply = await server.whole("GET", "/api/tags", within_s=within_s)
+        reply = await server.ask_whole("GET", "/api/tags", within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:

@@ -72,7 +72,7 @@ class OllamaAdapters:
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
         """Delete the adapter's model; one that Ollama does not have is no error."""
-        reply = await server.whole("DELETE", "/api/delete", _encode({"model": digest}), within_s=within_s)
+        reply = await server.ask_whole("DELETE", "/api/delete", _encode({"model": digest}), within_s=within_s)
         if reply.status not in (200, 404):
             raise ServerRefused(reply.status, text=text_of(reply.body))
 
@@ -101,7 +101,7 @@ class OllamaAdapters:
             return {name: (folder / name).read_bytes() for name in FILE_NAMES}
 
     async def _ask_server(self, server: Server, method: str, path: str, body: bytes, within_s: float) -> bytes:
-        reply = await server.whole(method, path, body, within_s=within_s)
+        reply = await server.ask_whole(method, path, body, within_s=within_s)
         if reply.status not in (200, 201):
             raise ServerRefused(reply.status, text=text_of(reply.body))
         return reply.body

@@ -1,7 +1,7 @@
 """The driver of any server with OpenAI's chat completions: a hosted provider, LM Studio, LMDeploy, Ray Serve LLM.
 
-Text goes in and comes out. The protocol is OpenAI's of `/v1/chat/completions` and `/v1/completions`, always as a stream,
-whose last chunk has the usage.
+Text goes in and comes out. The protocol is OpenAI's of `/v1/chat/completions` and `/v1/completions`, always as a
+stream, whose last chunk has the usage.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class OpenAIDriver:
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Return the served model and its length from the server's list of models."""
-        return self.info_of(await server.whole("GET", "/v1/models", within_s=within_s))
+        return self.info_of(await server.ask_whole("GET", "/v1/models", within_s=within_s))
 
     def info_of(self, reply: Reply) -> ServerInfo:
         """Return the facts in a list of models; adapters have a model as their parent.

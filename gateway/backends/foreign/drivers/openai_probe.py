@@ -46,7 +46,7 @@ async def probe_completion(server: Server, model: str, within_s: float) -> float
     Raises ServerGone, BadReply: when the server does not answer as it should.
     """
     body = {"model": model, "prompt": PROBE_TEXT, "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
-    reply = await server.whole("POST", "/v1/completions", _encode(body), within_s=within_s)
+    reply = await server.ask_whole("POST", "/v1/completions", _encode(body), within_s=within_s)
     if reply.status != 200:
         raise ServerRefused(reply.status, text=text_of(reply.body))
     try:

@@ -80,7 +80,7 @@ class SglangAdapters:
         body: dict[str, Any] = {"text": PROBE_TEXT, "sampling_params": parameters, "return_logprob": True}
         if digest:
             body["lora_path"] = digest
-        reply = await server.whole("POST", "/generate", _encode(body), within_s=within_s)
+        reply = await server.ask_whole("POST", "/generate", _encode(body), within_s=within_s)
         if reply.status != 200:
             text = text_of(reply.body)  # it may have dropped the adapter since that was loaded
             raise ServerRefused(404 if UNKNOWN_ADAPTER in text else reply.status, text=text)
@@ -98,7 +98,7 @@ class SglangAdapters:
         is_loaded: the wanted state: True: loaded. A refusal is no error if the adapter is in that state. within_s: the
         most seconds to wait for the answer.
         """
-        reply = await server.whole("POST", path, _encode(body), within_s=within_s)
+        reply = await server.ask_whole("POST", path, _encode(body), within_s=within_s)
         if reply.status == 200:
             return
         try:

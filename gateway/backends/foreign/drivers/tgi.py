@@ -62,10 +62,10 @@ class TgiDriver:
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Return the served model, its length and the requests that TGI runs at once, once its shards answer."""
-        health = await server.whole("GET", "/health", within_s=within_s)
+        health = await server.ask_whole("GET", "/health", within_s=within_s)
         if health.status != 200:
             raise ServerRefused(health.status, text=text_of(health.body))
-        reply = await server.whole("GET", "/info", within_s=within_s)
+        reply = await server.ask_whole("GET", "/info", within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:

@@ -118,7 +118,7 @@ class VllmDriver:
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Return the served model, its length and the adapters that the server lists beside it."""
-        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+        reply = await server.ask_whole("GET", "/v1/models", within_s=within_s)
         info = self._chat.info_of(reply)
         return info if self._adapters is None else replace(info, adapters=self._adapters.adapters_in(reply.body))
 

@@ -70,10 +70,10 @@ class VllmAdapters:
         return await probe_completion(server, digest or self._served_model or info.served_model, within_s)
 
     async def _post(self, server: Server, verb: str, body: dict[str, Any], within_s: float) -> Reply:
-        return await server.whole("POST", f"{self.prefix}/{verb}", _encode(body), within_s=within_s)
+        return await server.ask_whole("POST", f"{self.prefix}/{verb}", _encode(body), within_s=within_s)
 
     async def _list_adapters(self, server: Server, within_s: float) -> frozenset[str]:
-        reply = await server.whole("GET", "/v1/models", within_s=within_s)
+        reply = await server.ask_whole("GET", "/v1/models", within_s=within_s)
         return self.adapters_in(reply.body)
 
     def adapters_in(self, models: bytes) -> frozenset[str]:

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 class _ServerOfAnySize(Server):
     """A fake llama.cpp server with absurdly large properties."""
 
-    async def whole(
+    async def ask_whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None
     ) -> Reply:
         return Reply(200, b'{"default_generation_settings": {"n_ctx": 9000000000}, "total_slots": 9000000000}')

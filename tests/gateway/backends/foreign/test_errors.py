@@ -112,7 +112,7 @@ async def test_a_connection_that_cannot_be_opened_is_explained(server: FakeServe
     async def why(url: str, address_of: AddressOf = anywhere, connect_s: float = PATIENCE_S) -> str:
         asked = Server(url, address_of, ssl.create_default_context, connect_s=connect_s)
         with pytest.raises(ServerGone) as caught:
-            await asked.whole("GET", "/v1/models", within_s=PATIENCE_S)
+            await asked.ask_whole("GET", "/v1/models", within_s=PATIENCE_S)
         return str(caught.value)
 
     assert await why("http://nobody.invalid", nowhere) == "no connection: the name of its host has no address"
