@@ -13,7 +13,10 @@ TRIES = 6
 
 
 async def least(measure: Callable[[], Awaitable[float]], limit_s: float) -> float:
-    """Return the first measurement below the limit, or the least of a few, since other work only adds to one."""
+    """Return the first measured time below the limit, or the least of a few, since other work only adds to a time.
+
+    measure: measures once, in seconds.
+    """
     least_s = float("inf")
     for _ in range(TRIES):
         least_s = min(least_s, await measure())

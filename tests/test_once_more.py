@@ -33,7 +33,7 @@ def test_broken():
         (["test_fine"] * (MAX_TESTS + 1), 1),
     ],
 )
-def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) -> None:
+def test_a_test_that_fails_alone_fails_the_run(tmp_path: Path, failed: list[str], code: int) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
     (tmp_path / LAST_FAILED).parent.mkdir(parents=True)
     known = {f"test_cases.py::{name}{' ' * number}": True for number, name in enumerate(failed)}

@@ -275,7 +275,7 @@ async def by_query(client: RawClient, text: str, operator: dict[str, str], throu
 async def by_login(client: RawClient, text: str, *, hashed: bool) -> Reply:
     """Send a text to the login route.
 
-    hashed: whether the request gets as far as the password, whose hashing takes its time.
+    hashed: True: the request is well-formed, so that the password is hashed, which takes long.
     """
     body = {"email": f"{text}@example.com", "password": text} | ({} if hashed else {"code": f"{text} is no code"})
     return await client.send("POST", "/admin/v1/login", body=msgspec.json.encode(body))

@@ -231,7 +231,7 @@ def ask(
         each()
 
 
-def test_who_has_no_key_gets_in_nowhere(
+def test_no_operation_is_open_without_a_key(
     own_house: House, schema: BaseSchema, record_property: Callable[[str, object], None]
 ) -> None:
     caller: Callable[[Case], None]

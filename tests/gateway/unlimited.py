@@ -1,4 +1,4 @@
-"""A limiter that is not started, for tests of other rooms: it knows no limits, and nothing costs."""
+"""A limiter without limits and prices, for tests that are not about limits."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ class ChildProcess:
     ) -> None:
         """Prepare the program.
 
-        pass_fds: the file descriptors of this process that it inherits. env: the environment; None: this process's.
+        pass_fds: the file descriptors of this process that the program inherits. env: the environment variables of
+        the program; None: those of this process.
         """
         self.log = log
         self.popen: Running | None = None

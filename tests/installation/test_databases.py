@@ -32,7 +32,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def tables(dsn: str) -> int:
+async def num_tables(dsn: str) -> int:
     conn = await asyncpg.connect(dsn)
     try:
         return int(await conn.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"))
@@ -52,7 +52,7 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_folder() -> None:
     assert not is_running(int(engine))
 
 
-def test_who_asks_later_is_told_the_same_server(run_folder: Path, postgres: str) -> None:
+def test_all_processes_get_the_same_server(run_folder: Path, postgres: str) -> None:
     assert server_dsn(run_folder) == postgres
 
 
@@ -64,8 +64,8 @@ def test_processes_make_databases_of_one_name_beside_each_other(postgres: str) -
         those.one() as another,
     ):
         assert one != another
-        assert asyncio.run(tables(one)) == asyncio.run(tables(another)) > 0
+        assert asyncio.run(num_tables(one)) == asyncio.run(num_tables(another)) > 0
 
 
 def test_an_empty_database_has_no_table(empty_dsn: str) -> None:
-    assert asyncio.run(tables(empty_dsn)) == 0
+    assert asyncio.run(num_tables(empty_dsn)) == 0

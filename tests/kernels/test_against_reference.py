@@ -30,14 +30,14 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 8), (7, 63), (129, 576)], ids=str)
-def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_rms_norm_equals_its_reference(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, weight = torch.randn(shape, dtype=dtype), torch.randn(shape[-1], dtype=dtype)
     assert_near(RmsNorm(weight, 1e-5)(x), rms_norm_reference(x, weight, 1e-5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("tokens", "heads", "dim"), [(1, 1, 2), (7, 3, 64), (63, 9, 80)])
-def test_rope_of_a_strided_view(tokens: int, heads: int, dim: int, dtype: torch.dtype) -> None:
+def test_rope_of_a_strided_view_equals_its_reference(tokens: int, heads: int, dim: int, dtype: torch.dtype) -> None:
     whole = torch.randn(tokens, heads * dim + 5, dtype=dtype)
     view = whole[:, 5:].view(tokens, heads, dim)
     angles = torch.randn(tokens, dim // 2)
@@ -47,7 +47,7 @@ def test_rope_of_a_strided_view(tokens: int, heads: int, dim: int, dtype: torch.
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 2), (7, 130), (64, 3072)], ids=str)
-def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_silu_mul_equals_its_reference(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = torch.randn(shape, dtype=dtype)
     expected = silu_mul_reference(gate_up)
     assert_near(silu_mul(gate_up), expected)
@@ -55,7 +55,7 @@ def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 2), (7, 130), (64, 3072)], ids=str)
-def test_gelu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_gelu_mul_equals_its_reference(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = torch.randn(shape, dtype=dtype)
     assert_near(gelu_mul(gate_up), gelu_mul_reference(gate_up))
 
@@ -75,7 +75,9 @@ ATTENTION = [(1, 1, 16), (4, 4, 64), (9, 3, 64), (8, 1, 80), (16, 2, 128)]
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ATTENTION)
-def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype) -> None:
+def test_decode_attention_equals_its_reference(
+    heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype
+) -> None:
     lengths, block_size = [1, 7, 33, 16], 8
     cache = torch.randn(2, kv_heads, 20 * block_size, dim, dtype=dtype)
     blocks = torch.randperm(20).view(4, 5)
@@ -93,7 +95,7 @@ def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | Non
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ATTENTION)
-def test_prefill_attention_over_a_cached_prefix(
+def test_prefill_attention_over_a_cached_prefix_equals_its_reference(
     heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype
 ) -> None:
     first, count = 9, 14
@@ -110,7 +112,7 @@ def test_prefill_attention_over_a_cached_prefix(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [1, 7, 129])
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear(bias: bool, rows: int, dtype: torch.dtype) -> None:
+def test_linear_equals_its_reference(bias: bool, rows: int, dtype: torch.dtype) -> None:
     x, weight, y = torch.randn(rows, 48, dtype=dtype), torch.randn(40, 48, dtype=dtype) / 7, torch.randn(rows, 40)
     vector = torch.randn(40, dtype=dtype) if bias else None
     expected = x.float() @ weight.float().T

@@ -1,4 +1,4 @@
-"""Routing, rows by expert, grouped products and the bounded gate, against their definitions."""
+"""Routing, rows by expert, grouped products and the bounded gate of experts equal their definitions."""
 
 from __future__ import annotations
 

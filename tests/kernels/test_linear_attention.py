@@ -1,4 +1,4 @@
-"""Linear attention in parts, and a token at a time, is what its definition says."""
+"""Linear attention over parts of a text, and over one token at a time, equals its definition."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.float(), theirs.float(), atol=tolerance, rtol=tolerance)
 
 
-class Table:
+class AdapterTable:
     """Adapters of ranks (3, 16) on two projections, in one dtype."""
 
     def __init__(self, num_adapters: int, dtype: torch.dtype = torch.float32) -> None:
@@ -67,12 +67,12 @@ CASES: dict[str, tuple[list[int | None], list[Span], Tensor | None, Tensor | Non
 @pytest.mark.parametrize("table_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_rows_of_many_adapters(case: str, dtype: torch.dtype, table_dtype: torch.dtype) -> None:
+def test_rows_of_many_adapters_equal_the_definition(case: str, dtype: torch.dtype, table_dtype: torch.dtype) -> None:
     """A table has the dtype of the rows or is in fp32."""
     if table_dtype != dtype != torch.bfloat16:
         pytest.skip("an fp32 engine has no other tables")
     adapter_of, spans, places, rows = CASES[case]
-    table = Table(5, table_dtype)
+    table = AdapterTable(5, table_dtype)
     x, out = torch.randn(len(adapter_of), WIDTH, dtype=dtype), torch.randn(len(adapter_of), sum(OUTS), dtype=dtype)
     expected = table.expected(x, out, adapter_of)
     table.add_(out, x, spans, places, rows)
@@ -80,7 +80,7 @@ def test_rows_of_many_adapters(case: str, dtype: torch.dtype, table_dtype: torch
 
 
 def test_an_adapter_that_overflows_leaves_no_trace_in_its_neighbors() -> None:
-    table = Table(2)
+    table = AdapterTable(2)
     table.a[1] = torch.finfo(torch.float32).max
     x, out = torch.randn(3, WIDTH), torch.randn(3, sum(OUTS))
     expected = table.expected(x, out, [0, 1, 0])

@@ -530,13 +530,13 @@ TABLES: dict[str, Coverage] = {
     ),
     "files": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_files.test_another_projects_is_answered_as_nothing_to_the_byte,
+        foreign=test_files.test_another_projects_file_is_answered_exactly_like_one_that_does_not_exist,
         bound=CONTENT,
         removal=Removal(files._DROP_OLD),
     ),
     "file_uploads": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
-        foreign=test_uploads.test_another_projects_upload_is_none,
+        foreign=test_uploads.test_another_projects_upload_is_answered_like_one_that_does_not_exist,
         bound=Bound(kept_uploads.MAX_PENDING, "uploads of a project that are under way"),
         removal=Removal(uploads._DROP_OLD),
     ),
@@ -684,7 +684,7 @@ TABLES: dict[str, Coverage] = {
     ),
     "feedback": Coverage(
         access=Reason("a key of the project that sent the request, by the request's own guard"),
-        foreign=test_whose.test_anothers_feedback_is_read_and_withdrawn_as_none,
+        foreign=test_whose.test_another_projects_feedback_is_answered_like_one_that_does_not_exist,
         bound=Bound(votes.RETENTION_DAYS, "days for which votes are kept"),
         removal=Removal(votes._DROP_OLD),
     ),

@@ -1,4 +1,4 @@
-"""The obstacles to an upgrade, and the steps that are left, over installations written by hand."""
+"""The report on an upgrade names the obstacles and the remaining steps, for installations described by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GATEWAYS = [part("gateway", "one"), part("gateway", "two")]
 POOL = Pool("tiny", num_wanted=2, num_ready=2, num_draining=0, is_changing=False)
 
 
-def codes(installation: InstallationState, ours: Software = OURS) -> dict[str, bool]:
+def findings_by_code(installation: InstallationState, ours: Software = OURS) -> dict[str, bool]:
     """Return the code of each finding, and whether it blocks."""
     return {finding.code: finding.blocks for finding in upgrade_report(installation, ours).findings}
 
@@ -47,7 +47,7 @@ def test_nothing_is_left_where_all_is_of_this_version() -> None:
     ]
 
 
-def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
+def test_parts_of_the_version_before_are_listed_as_steps_and_block_nothing() -> None:
     parts = [part("gateway", "one", BEFORE), part("gateway", "two"), part("agent", "host", BEFORE)]
     found = upgrade_report(InstallationState(changes=[Change("0068_more", [])], parts=parts), OURS)
     assert found.may_go_on and not found.is_done
@@ -82,16 +82,16 @@ def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_each_thing_that_matters_is_told(installation: InstallationState, code: str, blocks: bool) -> None:
+def test_each_obstacle_to_an_upgrade_is_reported(installation: InstallationState, code: str, blocks: bool) -> None:
     found = upgrade_report(installation, OURS)
-    assert codes(installation) == {code: blocks}
+    assert findings_by_code(installation) == {code: blocks}
     assert found.may_go_on is not blocks
     assert all(len(finding.message) < 300 for finding in found.findings)
 
 
-def test_a_migration_that_takes_away_waits_for_gateways_alone() -> None:
+def test_a_migration_that_removes_something_waits_only_for_gateways() -> None:
     change = Change("0099_less", ["DROP TABLE limits"])
-    assert codes(InstallationState(changes=[change], parts=[part("engine", "r")])) == {}
+    assert findings_by_code(InstallationState(changes=[change], parts=[part("engine", "r")])) == {}
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_which_versions_follow_each_other(one: str, other: str, do: bool) -> Non
         ("DO $$ BEGIN EXECUTE 'DROP TABLE a'; END $$;", ["DROP TABLE a'"]),
     ],
 )
-def test_what_a_migration_takes_away(sql: str, taken: list[str]) -> None:
+def test_statements_that_remove_something_are_recognized(sql: str, taken: list[str]) -> None:
     assert taken_away(sql) == taken
 
 
-def test_migrations_after_the_first_release_add_alone() -> None:
-    """Older migrations that take something away were written before the first release, and say so."""
+def test_migrations_after_the_first_release_only_add() -> None:
+    """Migrations that remove something were written before the first release, and say so."""
     taking = {script.name for script in read_migrations() if taken_away(script.sql)}
     assert {name for name in taking if name >= "0068"} == set()
     assert "0030_sealed_secrets" in taking

@@ -64,7 +64,7 @@ async def test_values_are_kept_as_integers_of_their_metric(site: Site) -> None:
         assert await site.conn.fetchval("SELECT value FROM feedback WHERE id = $1", made["id"]) == kept
 
 
-async def test_the_latest_of_one_source_counts_whatever_the_order(site: Site) -> None:
+async def test_the_latest_vote_of_a_source_counts_in_any_order(site: Site) -> None:
     votes: list[dict[str, Any]] = [
         {"value": True, "occurred_at": 1_760_000_000},
         {"value": False, "occurred_at": 1_760_000_001},
@@ -111,7 +111,7 @@ async def test_a_clients_id_makes_a_vote_once(site: Site) -> None:
         )
 
 
-async def test_a_list_is_kept_as_a_whole_or_not_at_all(site: Site) -> None:
+async def test_a_list_of_votes_is_stored_as_a_whole_or_not_at_all(site: Site) -> None:
     ids = [await site.request() for _ in range(3)]
     votes = [{"request_id": each, "metric": "thumbs_up", "value": True, "id": each} for each in ids]
     for bad, status, param in [
@@ -130,7 +130,7 @@ async def test_a_list_is_kept_as_a_whole_or_not_at_all(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("no_bookkeeper")
-async def test_what_is_withdrawn_counts_no_more_and_may_be_voted_anew(site: Site) -> None:
+async def test_a_withdrawn_vote_does_not_count_and_may_be_cast_again(site: Site) -> None:
     request_id = await site.request()
     made = await site.vote(request_id=request_id, occurred_at=1_760_000_000)
     gone = await site.client.delete(f"/v1/feedback/{made['id']}")

@@ -160,7 +160,7 @@ async def test_wrong_contexts_are_refused_in_the_protocols_shape(house: House, b
         assert set(one.json()) == {"key", "errorCode", "errorDetails"}
 
 
-async def test_anothers_flag_is_none(flagged: FlagExperiment) -> None:
+async def test_another_projects_flag_is_answered_like_one_that_does_not_exist(flagged: FlagExperiment) -> None:
     headers = {"authorization": f"Bearer {flagged.house.globex.key}"}
     answers = set()
     for name in (flagged.name, "none", "%00"):

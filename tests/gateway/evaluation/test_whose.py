@@ -1,4 +1,5 @@
-"""Feedback of other projects: their ids answer as made-up ones, to the byte and in time; scopes of keys."""
+"""An id of another project's request or vote is answered exactly like an invented id, and as fast; keys need a
+scope."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ async def test_foreign_made_up_and_malformed_ids_are_one_answer(site: Site, othe
     assert await site.counted() == await other.counted() == []
 
 
-async def test_anothers_feedback_is_read_and_withdrawn_as_none(site: Site, other: Site) -> None:
+async def test_another_projects_feedback_is_answered_like_one_that_does_not_exist(site: Site, other: Site) -> None:
     made = await other.vote(request_id=await other.request())
     for method in ("GET", "DELETE"):
         answers = set()
@@ -111,7 +112,7 @@ async def test_a_key_for_feedback_posts_feedback_and_nothing_else(site: Site) ->
 
 
 @pytest.mark.parametrize("scope", ["adapters", "usage"])
-async def test_keys_for_other_work_post_none(site: Site, scope: Scope) -> None:
+async def test_keys_with_other_scopes_post_no_feedback(site: Site, scope: Scope) -> None:
     body = {"request_id": await site.request(), "metric": "thumbs_up", "value": True}
     reply = await site.client.post("/v1/feedback", json=body, headers=await with_scope(site, scope))
     assert reply.status_code == 403

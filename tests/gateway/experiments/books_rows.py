@@ -95,7 +95,7 @@ _EXPERIMENT = """
 async def make_experiment(
     conn: Connection, definition: Experiment = DEFINITION, *, project: str = "acme", days_ago: int = 10
 ) -> RunningExperiment:
-    """Make a running experiment of a project, which is made as well where it does not exist."""
+    """Create a running experiment of a project; create the project too if it does not exist."""
     organization = await ensure_organization(conn, "default")
     row = await create_project(conn, organization.id, project)
     project_id: str = (

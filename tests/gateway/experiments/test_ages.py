@@ -23,7 +23,7 @@ from tests.gateway.experiments.books_rows import (
     vote,
     withdraw,
 )
-from tests.gateway.experiments.test_books import check
+from tests.gateway.experiments.test_books import check_recount
 
 NUM_DAYS, NUM_UNITS = 4, 300
 DAY = datetime.timedelta(days=1)
@@ -33,8 +33,11 @@ WEEK = msgspec.structs.replace(
 )
 
 
-async def run(database: Database, effects: list[int]) -> RunningExperiment:
-    """Write requests of units on each of four days; the treatment's have fewer tokens, by days since exposure."""
+async def run_experiment(database: Database, effects: list[int]) -> RunningExperiment:
+    """Write requests of units on each of four days, and count them; return the experiment.
+
+    effects: by how many tokens the treatment's requests are shorter, by days since exposure.
+    """
     rng = random.Random(7)
     async with database.acquire() as conn:
         made = await make_experiment(conn, WEEK)
@@ -60,7 +63,7 @@ async def run(database: Database, effects: list[int]) -> RunningExperiment:
 async def test_an_effect_that_fades_by_day_is_shown_as_fading(
     database: Database, effects: list[int], trend: str
 ) -> None:
-    made = await run(database, effects)
+    made = await run_experiment(database, effects)
     async with database.acquire() as conn:
         found = {each.metric: each for each in await read_ages(conn, made)}
     tokens = found["completion_tokens"]
@@ -68,7 +71,7 @@ async def test_an_effect_that_fades_by_day_is_shown_as_fading(
     for age, compared in tokens.days:
         assert compared.effect.interval.low < -effects[age] < compared.effect.interval.high
     assert tokens.trend == trend
-    await check(database, made, NUM_UNITS)
+    await check_recount(database, made, NUM_UNITS)
 
 
 async def test_units_that_did_nothing_on_a_day_count_as_nothing(database: Database) -> None:
@@ -105,11 +108,11 @@ async def test_days_since_exposure_follow_votes_and_late_rows(database: Database
         await keep_books(database)
         found = {each.metric: [age for age, _ in each.days] for each in await read_ages(conn, made)}
     assert found["completion_tokens"] == [0, 1]
-    await check(database, made, 8)
+    await check_recount(database, made, 8)
 
 
 async def test_a_decision_waits_for_its_days_however_clear_the_effect(database: Database) -> None:
-    made = await run(database, [20] * NUM_DAYS)
+    made = await run_experiment(database, [20] * NUM_DAYS)
     async with database.acquire() as conn:
         for days, may_decide in ((6, False), (7, True)):
             await conn.execute(

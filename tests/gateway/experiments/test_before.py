@@ -26,7 +26,7 @@ from tests.gateway.experiments.books_rows import (
     unit,
     vote,
 )
-from tests.gateway.experiments.test_books import check
+from tests.gateway.experiments.test_books import check_recount
 
 WINDOW = datetime.timedelta(seconds=WINDOW_S)
 EARLIER, LATER = NOW - 6 * WINDOW, NOW - 3 * WINDOW
@@ -58,7 +58,7 @@ async def test_outcomes_of_an_earlier_experiment_are_the_covariate(database: Dat
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7), Unit(7), Unit(7)])
     assert (await sums_in(database, before, "prompt_tokens")).x == 0
     for one, num in ((before, 3), (made, 4)):
-        await check(database, one, num)
+        await check_recount(database, one, num)
 
 
 async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(database: Database) -> None:
@@ -77,15 +77,15 @@ async def test_what_is_known_late_of_an_earlier_experiment_moves_the_covariate(d
         await send(conn, before, [UnitRequest(unit(1), at=EARLIER + WINDOW / 3)])
         await keep_books(database)
         assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 14), Unit(7, 7)])
-        await check(database, made, 2)
+        await check_recount(database, made, 2)
         await forget_unit(database, made.project_id, unit(1))
     assert await sums_in(database, made, "prompt_tokens") == sums_of([Unit(7, 7)])
     for one in (before, made):
-        await check(database, one, 1)
+        await check_recount(database, one, 1)
 
 
-async def test_units_that_behave_as_before_need_fewer(database: Database) -> None:
-    """At correlation .9 the adjusted means' intervals are less than two thirds as wide, as with more than twice the
+async def test_outcomes_from_before_narrow_the_intervals_of_units_that_behave_alike(database: Database) -> None:
+    """With a correlation of .9, adjusted means have intervals less than two thirds as wide, as with over twice the
     units."""
     rng, num = random.Random(5), 400
     usual = [rng.gauss(0, 90) for _ in range(num)]
@@ -105,7 +105,7 @@ async def test_units_that_behave_as_before_need_fewer(database: Database) -> Non
                 value = 1_000 + usual[n] + noise.gauss(0, 40) + 25 * (n % 2)
                 await vote(conn, made, round(value), request_id=request_id, at=LATER)
         await keep_books(database)
-        await check(database, made, num)
+        await check_recount(database, made, num)
         async with database.acquire() as conn:
             (found,) = [each for each in (await read_results(conn, made)).comparisons if each.metric == "paid"]
         assert found.effect.interval.low < 25 < found.effect.interval.high

@@ -45,7 +45,7 @@ async def sums(database: Database, made: RunningExperiment, metric: str, arm: in
     return sum(found, start=Sums())
 
 
-async def check(database: Database, made: RunningExperiment, num_units: int) -> None:
+async def check_recount(database: Database, made: RunningExperiment, num_units: int) -> None:
     """Check that a recount of all units equals the tables."""
     verification = await verified(database, made)
     assert verification.differences == ()
@@ -68,10 +68,10 @@ async def test_a_units_requests_are_in_the_sums_once_its_window_has_ended(databa
     days = {key[0]: numbers for (_, key), numbers in (await total_of(database, made)).units.items()}
     first = int(LONG_AGO.timestamp() * 1e6) // DAY_US
     assert days == {first: (2, 2, 3), int(NOW.timestamp() * 1e6) // DAY_US: (1, 1, 1)}
-    await check(database, made, 3)
+    await check_recount(database, made, 3)
 
 
-async def test_what_an_engine_refused_is_a_refusal_and_no_error(database: Database) -> None:
+async def test_a_request_that_an_engine_refused_counts_as_a_refusal_and_not_as_an_error(database: Database) -> None:
     async with database.acquire() as conn:
         made = await make_experiment(conn)
         refused = UnitRequest(unit(1), at=LONG_AGO, finish_reason="refused", tokens=0)
@@ -79,11 +79,11 @@ async def test_what_an_engine_refused_is_a_refusal_and_no_error(database: Databa
     await keep_books(database)
     assert await sums(database, made, "error_rate") == sums_of([Unit(0), Unit(0)])
     assert await sums(database, made, "refusal_rate") == sums_of([Unit(1), Unit(0)])
-    await check(database, made, 2)
+    await check_recount(database, made, 2)
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_order_of_events_comes_to_the_same(database: Database, seed: int) -> None:
+async def test_any_order_of_events_gives_the_same_sums(database: Database, seed: int) -> None:
     rng = random.Random(seed)
     async with database.acquire() as conn:
         made = await make_experiment(conn)
@@ -125,7 +125,7 @@ async def test_any_order_of_events_comes_to_the_same(database: Database, seed: i
             if rng.random() < 0.6:
                 await keep_books(database)
     await keep_books(database)
-    await check(database, made, 3)
+    await check_recount(database, made, 3)
     assert await sums(database, made, "completion_tokens", 1) == sums_of([Unit(14, d=2), Unit(8, d=1)])
     assert await sums(database, made, "completion_tokens", 0) == sums_of([Unit(7, d=1)])
     assert await sums(database, made, "error_rate", 1) == sums_of([Unit(0), Unit(0)])
@@ -146,7 +146,7 @@ async def test_events_after_the_end_of_a_window_change_closed_sums(database: Dat
     assert await sums(database, made, "answer_rate") == sums_of([Unit(1)])
     assert await sums(database, made, "paid") == sums_of([Unit(3)])
     assert await sums(database, made, "thumbs_up") == Sums()
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 async def test_a_vote_that_is_replaced_or_withdrawn_leaves_nothing_of_itself(database: Database) -> None:
@@ -165,7 +165,7 @@ async def test_a_vote_that_is_replaced_or_withdrawn_leaves_nothing_of_itself(dat
         await keep_books(database)
         assert await sums(database, made, "paid") == Sums()
         assert await conn.fetchval("SELECT count(*) FROM feedback") == 0
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 async def test_an_attempt_that_another_one_took_the_place_of_counts_for_nothing(database: Database) -> None:
@@ -181,10 +181,10 @@ async def test_an_attempt_that_another_one_took_the_place_of_counts_for_nothing(
     await keep_books(database)
     assert await sums(database, made, "error_rate") == sums_of([Unit(0)])
     assert await sums(database, made, "completion_tokens") == sums_of([Unit(6, d=1)])
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
-async def test_what_a_killed_transaction_took_is_taken_again(database: Database) -> None:
+async def test_events_of_a_killed_transaction_are_counted_later(database: Database) -> None:
     rng = random.Random(3)
     async with database.acquire() as conn:
         made = await make_experiment(conn)
@@ -206,7 +206,7 @@ async def test_what_a_killed_transaction_took_is_taken_again(database: Database)
     await keep_books(database)
     total = sum(each.tokens for each in sent)
     assert (await sums(database, made, "completion_tokens")).y == total
-    await check(database, made, len({each.unit for each in sent}))
+    await check_recount(database, made, len({each.unit for each in sent}))
 
 
 async def test_one_gateway_at_a_time_counts(database: Database) -> None:
@@ -230,7 +230,7 @@ async def test_a_unit_that_a_gateway_noted_gets_the_arm_of_its_first_request(dat
         await keep_books(database)
         row = await conn.fetchrow("SELECT arm, num_requests, is_closed FROM experiment_units")
     assert row is not None and tuple(row) == (1, 1, False)
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 async def test_the_first_events_of_a_unit_are_all_counted_however_they_are_split(database: Database) -> None:
@@ -254,7 +254,7 @@ async def test_the_first_events_of_a_unit_are_all_counted_however_they_are_split
         [Unit(5, d=1), Unit(15, d=1), Unit(10, d=2), Unit(5, d=1)]
     )
     assert await sums(database, made, "refusal_rate") == sums_of([Unit(0), Unit(0), Unit(0), Unit(1)])
-    await check(database, made, 4)
+    await check_recount(database, made, 4)
 
 
 @pytest.mark.parametrize("most", [1, 2, 1_000])
@@ -274,7 +274,7 @@ async def test_new_units_begin_as_a_recount_begins_them(database: Database, most
                     break
         num = await conn.fetchval("SELECT count(*) FROM experiment_units")
     await keep_books(database)
-    await check(database, made, num)
+    await check_recount(database, made, num)
 
 
 async def test_votes_of_any_number_and_size_are_counted_exactly(database: Database) -> None:
@@ -290,7 +290,7 @@ async def test_votes_of_any_number_and_size_are_counted_exactly(database: Databa
         await vote(conn, made, 5, digest=unit(1), at=LONG_AGO)
     await keep_books(database)
     assert await sums(database, made, "paid") == sums_of([Unit(num * largest + 5)])
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 async def test_sums_of_all_days_have_the_rows_of_one_day_and_equal_a_recount(database: Database) -> None:
@@ -305,7 +305,7 @@ async def test_sums_of_all_days_have_the_rows_of_one_day_and_equal_a_recount(dat
         counts = [await conn.fetchrow(_NUM_TOTALS, one.id) for one in made]
         assert counts[0] == counts[1] and counts[0][0] > 0
         for one in made:
-            await check(database, one, 40)
+            await check_recount(database, one, 40)
         await conn.execute("UPDATE experiment_totals SET yy = yy + 1 WHERE metric = 'cost_nanos' AND arm = 1")
         await conn.execute("UPDATE experiment_time_totals SET num_units = num_units - 1 WHERE metric = 'ttft_ms'")
     assert len((await verified(database, made[1])).differences) == 3

@@ -91,7 +91,7 @@ async def conn(module_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-async def arm(client: httpx.AsyncClient, user: str) -> str:
+async def arm_of(client: httpx.AsyncClient, user: str) -> str:
     """Send a chat request of a unit, and return the arm that its reply names."""
     body = {"model": "support-bot", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "user": user}
     reply = await client.post("/v1/chat/completions", json=body)
@@ -120,12 +120,12 @@ async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
 
     async def last_served_s(gateway: GatewayProcess) -> float:
         async with httpx.AsyncClient(base_url=gateway.url, headers=key.headers, timeout=PATIENCE_S) as client:
-            assert await arm(client, treated) == "warm"
+            assert await arm_of(client, treated) == "warm"
             ready.release()
             last_s = await began
             while True:
                 asked_s = asyncio.get_running_loop().time()
-                if await arm(client, treated) == "control":
+                if await arm_of(client, treated) == "control":
                     return last_s
                 last_s = asked_s
 
@@ -282,10 +282,10 @@ async def test_a_unit_can_be_read_nowhere_and_once_forgotten_not_even_its_digest
     async with httpx.AsyncClient(base_url=fleet.gateways[0].url, headers=fleet.operator, timeout=PATIENCE_S) as admin:
         preview = await admin.post(f"{project}/experiments/preview", json={"experiment_id": made.id, "unit": NAME})
         assert preview.status_code == 200, preview.text
-        before = await published(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
+        before = await all_published_output(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
         reply = await admin.post(f"{project}/experiment_units/forget", json={"unit": NAME})
         assert (reply.status_code, reply.json()["experiments"]) == (200, 1)
-        after = await published(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
+        after = await all_published_output(fleet, admin, f"{project}/experiments/{made.id}", tmp_path)
     files = {str(path): path.read_bytes() for path in fleet.settings.data_dir.rglob("*") if path.is_file()}
     assert any("journal" in path for path in files) and any(path.endswith(".log") for path in files)
     for shown in (before, after, files):
@@ -312,7 +312,7 @@ def plain_dump(dsn: str, path: Path) -> bytes:
     return path.read_bytes()
 
 
-async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: Path) -> dict[str, bytes]:
+async def all_published_output(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: Path) -> dict[str, bytes]:
     """Return all output of an installation about an experiment and itself, all its rows, and an SQL dump, by name."""
     shown = {"dump": await asyncio.to_thread(plain_dump, fleet.dsn, folder / "dump.sql")}
     for kind, suffix in EXPORTS:

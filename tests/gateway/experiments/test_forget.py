@@ -23,7 +23,7 @@ from tests.gateway.experiments.books_rows import (
     verified,
     vote,
 )
-from tests.gateway.experiments.test_books import LONG_AGO, check, sums
+from tests.gateway.experiments.test_books import LONG_AGO, check_recount, sums
 from tests.patience import PATIENCE_S
 
 _TABLES_WITH_DIGESTS = """
@@ -54,8 +54,8 @@ async def test_a_forgotten_unit_leaves_no_digest_and_no_part_of_a_sum(database: 
     for each in (made, other):
         assert await sums(database, each, "completion_tokens") == sums_of([Unit(2, d=1)])
         assert await sums(database, each, "paid") == sums_of([Unit(9)])
-        await check(database, each, 1)
-    await check(database, stranger, 2)
+        await check_recount(database, each, 1)
+    await check_recount(database, stranger, 2)
     assert await forget_unit(database, made.project_id, unit(1)) == 0
 
 

@@ -31,7 +31,7 @@ from tests.gateway.experiments.books_rows import (
     vote_once_each,
     withdraw,
 )
-from tests.gateway.experiments.test_books import LONG_AGO, SECOND, check, sums
+from tests.gateway.experiments.test_books import LONG_AGO, SECOND, check_recount, sums
 
 NUM_UNITS, NUM_LABELLED = 1_200, 120
 JUDGED = msgspec.structs.replace(
@@ -79,7 +79,7 @@ async def test_a_judge_that_is_kinder_to_an_arm_makes_no_effect_through_the_tabl
     shown = {each.metric: each for each in results.comparisons}
     assert shown["paid"].effect.n == NUM_LABELLED, "by people alone"
     assert shown["answer_rate"].control.mean == pytest.approx(len([n for n in labelled if not n % 2]) / NUM_UNITS * 2)
-    await check(database, made, NUM_UNITS)
+    await check_recount(database, made, NUM_UNITS)
 
 
 async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database) -> None:
@@ -94,7 +94,7 @@ async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database
                 await vote(conn, made, 2 * n, request_id=each, at=LONG_AGO, source="human")
         await vote(conn, made, 99, request_id=ids[-1], at=LONG_AGO + SECOND, source="judge")
         await keep_books(database)
-        await check(database, made, 16)
+        await check_recount(database, made, 16)
         found = (await judged(database, made)).found
         assert (found.num_labelled, found.num_judged) == ((4, 4), (4, 4))
         assert await sums(database, made, "paid") == sums_of(Unit(2 * n) for n in (0, 4, 8, 12))
@@ -103,7 +103,7 @@ async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database
         assert (await judged(database, made)).found.num_judged == (4, 3)
     assert await forget_unit(database, made.project_id, unit(0)) == 1
     assert (await judged(database, made)).found.num_labelled == (3, 4)
-    await check(database, made, 15)
+    await check_recount(database, made, 15)
 
 
 async def test_a_judges_votes_tell_nothing_of_how_people_vote_beforehand(database: Database) -> None:
@@ -125,9 +125,8 @@ _AS_BEFORE = """
 """
 
 
-async def test_what_was_counted_before_judges_were_told_apart_is_counted_anew(database: Database) -> None:
-    """The database is as the version before left it: a judge's vote counts as a person's, and a segment is
-    half-known."""
+async def test_votes_counted_before_judges_were_separated_are_recounted(database: Database) -> None:
+    """An older version has counted a judge's vote like a person's, and has counted only part of a segment."""
     (migration,) = [each for each in read_migrations() if each.name.startswith("0037")]
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)

@@ -54,7 +54,7 @@ def lost_counter() -> Counter:
     return Counter("lost", "", registry=CollectorRegistry())
 
 
-def value(counter: Counter) -> float:
+def value_of(counter: Counter) -> float:
     return next(iter(counter.collect())).samples[0].value
 
 
@@ -63,7 +63,7 @@ def exposure(made: StartedExperiment, unit: str, arm: int = 0, reason: Reason = 
     return Exposure(made.id, "support-tone", 1, arm, name, epoch, reason, unit_digest(KEY, unit))
 
 
-async def rows(database: Database, table: str) -> list[Any]:
+async def rows_of(database: Database, table: str) -> list[Any]:
     async with database.acquire() as conn:
         return await conn.fetch(f"SELECT * FROM {table}")
 
@@ -76,7 +76,7 @@ async def test_a_unit_is_written_once_and_keeps_its_first_epoch(database: Databa
     other.note_exposure(Exposure(made.id, "support-tone", 2, 0, "control", 2, "split", unit_digest(KEY, "ann")))
     other.note_exposure(exposure(made, "bob"))
     await other.flush()
-    found = {row["digest"]: (row["epoch"], row["arm"]) for row in await rows(database, "experiment_units")}
+    found = {row["digest"]: (row["epoch"], row["arm"]) for row in await rows_of(database, "experiment_units")}
     assert found == {unit_digest(KEY, "ann"): (1, 1), unit_digest(KEY, "bob"): (1, 0)}
 
 
@@ -98,16 +98,16 @@ async def test_a_refusal_is_an_event_of_its_unit(
         notes.note_refusal(exposure(made, "ann", 1), acme.project_id, f"req_{number}", error, ORIGIN)
     notes.note_refusal(exposure(made, "bob", 0, "no_unit"), acme.project_id, "req_x", error, ORIGIN)
     await notes.flush()
-    requests = await rows(database, "experiment_requests")
+    requests = await rows_of(database, "experiment_requests")
     found = [(row["request_id"], row["num_refused"], row["arm"]) for row in requests]
     origins = [(row["api_key_id"], row["endpoint"], row["stream"], row["gateway"]) for row in requests]
     assert origins == ([("key_1", "/v1/chat/completions", True, "gw")] if is_refusal else [])
-    events = [(row["kind"], row["request_id"]) for row in await rows(database, "experiment_events")]
+    events = [(row["kind"], row["request_id"]) for row in await rows_of(database, "experiment_events")]
     assert found == ([("req_0", 3, 1)] if is_refusal else [])
     assert events == ([("refusal", "req_0")] if is_refusal else [])
 
 
-async def test_what_the_database_does_not_take_waits(database: Database, acme: Tenant, made: StartedExperiment) -> None:
+async def test_notes_wait_while_the_database_is_away(database: Database, acme: Tenant, made: StartedExperiment) -> None:
     away, counter = Unreachable(database), lost_counter()
     notes = Notes(away, counter)  # type: ignore[arg-type]
     for number in range(2):
@@ -115,15 +115,15 @@ async def test_what_the_database_does_not_take_waits(database: Database, acme: T
         notes.note_exposure(exposure(made, "", 0, "no_unit"))
         notes.note_refusal(exposure(made, "ann"), acme.project_id, f"req_{number}", LIMITED, ORIGIN)
         await notes.flush()
-    assert await rows(database, "experiment_units") == []
+    assert await rows_of(database, "experiment_units") == []
     away.is_away = False
     await notes.flush()
-    assert len(await rows(database, "experiment_units")) == 1
-    assert {row["request_id"] for row in await rows(database, "experiment_requests")} == {"req_0", "req_1"}
-    assert [(row["reason"], row["num_requests"]) for row in await rows(database, "experiment_reasons")] == [
+    assert len(await rows_of(database, "experiment_units")) == 1
+    assert {row["request_id"] for row in await rows_of(database, "experiment_requests")} == {"req_0", "req_1"}
+    assert [(row["reason"], row["num_requests"]) for row in await rows_of(database, "experiment_reasons")] == [
         ("no_unit", 2)
     ]
-    assert value(counter) == 0
+    assert value_of(counter) == 0
 
 
 async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database, made: StartedExperiment) -> None:
@@ -131,10 +131,10 @@ async def test_notes_take_a_bounded_room_and_say_what_is_lost(database: Database
     notes = Notes(database, counter, max_waiting=3, max_written=2)
     for number in range(5):
         notes.note_exposure(exposure(made, f"user-{number}"))
-    assert value(counter) == 2
+    assert value_of(counter) == 2
     await notes.flush()
     assert len(notes._written) == 2
-    assert len(await rows(database, "experiment_units")) == 3
+    assert len(await rows_of(database, "experiment_units")) == 3
 
 
 async def test_notes_of_an_experiment_that_is_gone_go_with_it(
@@ -146,8 +146,8 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(
     notes.note_refusal(gone, acme.project_id, "req_1", LIMITED, ORIGIN)
     notes.note_exposure(exposure(made, "ann"))
     await notes.flush()
-    assert [row["experiment_id"] for row in await rows(database, "experiment_units")] == [made.id]
-    assert await rows(database, "experiment_requests") == []
+    assert [row["experiment_id"] for row in await rows_of(database, "experiment_units")] == [made.id]
+    assert await rows_of(database, "experiment_requests") == []
 
 
 class UnheardDatabase:
@@ -177,9 +177,9 @@ async def test_notes_whose_writing_was_not_heard_of_count_once(
     await notes.flush()
     unheard.is_heard = True
     await notes.flush()
-    assert [row["num_requests"] for row in await rows(database, "experiment_reasons")] == [2]
-    assert len(await rows(database, "experiment_events")) == 1
-    assert value(counter) == 0
+    assert [row["num_requests"] for row in await rows_of(database, "experiment_reasons")] == [2]
+    assert len(await rows_of(database, "experiment_events")) == 1
+    assert value_of(counter) == 0
 
 
 async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: StartedExperiment) -> None:
@@ -187,7 +187,7 @@ async def test_a_gateway_that_stops_is_not_waited_for(database: Database, made: 
     notes.start()
     notes.note_exposure(exposure(made, "ann"))
     await notes.flush()
-    assert len(await rows(database, "experiment_gateways")) == 1
+    assert len(await rows_of(database, "experiment_gateways")) == 1
     await notes.stop()
-    assert await rows(database, "experiment_gateways") == []
-    assert len(await rows(database, "experiment_units")) == 1
+    assert await rows_of(database, "experiment_gateways") == []
+    assert len(await rows_of(database, "experiment_units")) == 1

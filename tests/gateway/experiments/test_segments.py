@@ -24,7 +24,7 @@ from tests.gateway.experiments.books_rows import (
     unit,
     vote,
 )
-from tests.gateway.experiments.test_books import LONG_AGO, SECOND, check
+from tests.gateway.experiments.test_books import LONG_AGO, SECOND, check_recount
 
 
 async def units_of(database: Database, made: RunningExperiment, kind: str) -> dict[tuple[str, int], int]:
@@ -51,7 +51,7 @@ async def test_a_unit_is_in_the_segments_of_its_first_request(database: Database
     assert tokens == {"key_a": expected, "chat.completions": expected, "false": expected, "default": expected} | {
         "gw": expected
     }
-    await check(database, made, 2)
+    await check_recount(database, made, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -79,10 +79,10 @@ async def test_segments_are_bounded_and_equal_a_recount_in_every_integer(databas
         values = {value for value, _ in keys}
         assert OTHER in values and MAX_VALUES / 2 < len(values) <= MAX_VALUES + 1
         num_units = await conn.fetchval("SELECT count(*) FROM experiment_units WHERE experiment_id = $1", made.id)
-        await check(database, made, num_units)
+        await check_recount(database, made, num_units)
         gone = await conn.fetchval("SELECT digest FROM experiment_units WHERE experiment_id = $1", made.id)
         assert await forget_unit(database, made.project_id, gone) == 1
-    await check(database, made, num_units - 1)
+    await check_recount(database, made, num_units - 1)
     for kind in ("api_key", "endpoint", "stream", "service_tier", "gateway"):
         assert sum((await units_of(database, made, kind)).values()) == num_units - 1
 
@@ -102,7 +102,7 @@ async def test_requests_from_before_segments_are_in_none(database: Database) -> 
         await send(conn, made, [UnitRequest(unit(1), at=LONG_AGO + SECOND)])
     await keep_books(database)
     assert await units_of(database, made, "stream") == {}
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 @pytest.mark.parametrize("column", ["api_key_id", "endpoint", "stream", "service_tier", "gateway"])
@@ -113,7 +113,7 @@ async def test_no_request_can_have_some_of_its_segments_alone(database: Database
         with pytest.raises(asyncpg.CheckViolationError):
             await conn.execute(f"UPDATE experiment_requests SET {column} = NULL")
     await keep_books(database)
-    await check(database, made, 1)
+    await check_recount(database, made, 1)
 
 
 async def test_an_arm_that_loses_streams_is_named_in_health(database: Database) -> None:

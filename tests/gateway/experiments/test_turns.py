@@ -19,7 +19,7 @@ from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.experiments.books import GRACE
 from gateway.experiments.turns import STAND_IN_AFTER_S, StandIn
 from tests.gateway.experiments.books_rows import RunningExperiment, UnitRequest, make_experiment, send, unit
-from tests.gateway.experiments.test_books import LONG_AGO, check
+from tests.gateway.experiments.test_books import LONG_AGO, check_recount
 from tests.installation.processes import ChildProcess
 from tests.patience import PATIENCE_S
 
@@ -72,7 +72,7 @@ async def test_gateways_leave_the_books_to_a_worker_unless_it_is_behind(database
         await gateway.work()
         assert (await count_waiting(conn)).num == 0
     worker.release()
-    await check(database, made, 10)
+    await check_recount(database, made, 10)
 
 
 async def test_a_window_that_is_due_and_not_closed_is_behind(database: Database) -> None:
@@ -124,7 +124,7 @@ async def test_a_worker_that_stands_still_or_dies_is_stood_in_for(database: Data
             assert (await count_waiting(conn)).num == 0
     finally:
         worker.kill()
-    await check(database, made, 30)
+    await check_recount(database, made, 30)
 
 
 async def test_a_worker_ends_by_a_signal_and_gives_its_turn_up(database: Database, dsn: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def rows_of(format: str, content: bytes) -> list[dict[str, Any]]:
     return readers.get(format, json_rows)(content)
 
 
-def sums(kind: str, format: str, content: bytes) -> Sums:
+def sums_of_file(kind: str, format: str, content: bytes) -> Sums:
     adding = {"focus": _focus, "stripe": _stripe, "cloudevents": _cloudevent}
     add = adding.get(format, _usage if kind == "usage" else _charge)
     total: Sums = Counter()

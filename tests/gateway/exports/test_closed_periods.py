@@ -20,7 +20,7 @@ from tests.gateway.exports.reading import export
 OCTOBER = datetime.date(2025, 10, 1)
 
 
-async def everything(books: Books, month: str) -> dict[str, bytes]:
+async def all_exports(books: Books, month: str) -> dict[str, bytes]:
     """Return the content of every export file and manifest of a month, by name."""
     files = {}
     for kind, formats in FORMATS_OF.items():
@@ -36,8 +36,8 @@ async def test_nothing_that_happens_later_changes_a_closed_month(database: Datab
     async with database.transaction() as conn:
         await set_stripe_customer(conn, books.organization_id, books.acme, "cus_acme")
         await close_month(conn, books, OCTOBER)
-    before = await everything(books, MONTH)
-    invoice = await draft(books)
+    before = await all_exports(books, MONTH)
+    invoice = await draft_of_october(books)
     assert b"cus_acme" in before[f"usage-{MONTH}.stripe.jsonl"]
     async with database.transaction() as conn:
         await rename_project(conn, books.organization_id, books.acme, "renamed")
@@ -50,13 +50,13 @@ async def test_nothing_that_happens_later_changes_a_closed_month(database: Datab
             " VALUES ('pv_3', $1, 3, 'usd', now())",
             books.organization_id,
         )
-    assert await everything(books, MONTH) == before
-    assert await draft(books) == invoice, "an invoice that is issued later has the names of then"
+    assert await all_exports(books, MONTH) == before
+    assert await draft_of_october(books) == invoice, "an invoice that is issued later has the names of then"
     open_month, _ = await export(books, "usage", "stripe", "2025-11")
     assert b"cus_other" in open_month and b"cus_acme" not in open_month
 
 
-async def draft(books: Books) -> Invoice:
+async def draft_of_october(books: Books) -> Invoice:
     async with books.database.acquire() as conn:
         return await draft_invoice(conn, books.organization_id, books.acme, OCTOBER)
 
@@ -79,7 +79,7 @@ async def test_an_issued_invoice_is_answered_as_the_text_that_was_issued(books: 
     assert of_all.text == f'{{"data":[{document}],"object":"list"}}'
 
 
-async def test_an_open_month_says_so_and_when_it_was_looked_at(books: Books) -> None:
+async def test_an_export_of_an_open_month_says_so_and_when_it_was_read(books: Books) -> None:
     _, of_open = await export(books, "usage", "csv", MONTH)
     _, of_closed = await export(books, "usage", "csv", BEFORE)
     _, of_day = await export(books, "usage", "csv", f"{BEFORE}-05")

@@ -43,16 +43,16 @@ async def books(books: Books) -> Books:
     return books
 
 
-def found(folder: Path, pattern: str) -> list[Path]:
+def files_in(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.rglob(pattern))
 
 
-async def order(server: AdminServer, **fields: Any) -> httpx.Response:
+async def request_delivery(server: AdminServer, **fields: Any) -> httpx.Response:
     async with server.client(server.operator_key) as operator:
         return await operator.post("/deliveries", json=MONTHLY | {"destination": FOLDER} | fields)
 
 
-async def runs(server: AdminServer, delivery_id: str) -> list[dict[str, Any]]:
+async def runs_of(server: AdminServer, delivery_id: str) -> list[dict[str, Any]]:
     async with server.client(server.operator_key) as operator:
         found: list[dict[str, Any]] = (await operator.get(f"/deliveries/{delivery_id}")).json()["runs"]
     return found
@@ -60,7 +60,7 @@ async def runs(server: AdminServer, delivery_id: str) -> list[dict[str, Any]]:
 
 async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(books: Books, tmp_path: Path) -> None:
     async with serve_admin(books.database, tmp_path / "server") as server:
-        made = (await order(server)).json()
+        made = (await request_delivery(server)).json()
         gateways = [
             Deliverer(books.database, places_below(tmp_path / str(number), allow_private=False), SECRETS)
             for number in range(4)
@@ -71,9 +71,9 @@ async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(books: B
         other = await books.database.connect_alone()
         assert await try_become_deliverer(other), "whoever has delivered lets others do it"
         await other.close()
-        (run,) = await runs(server, made["id"])
+        (run,) = await runs_of(server, made["id"])
         assert (run["period"], run["attempts"], run["due_at"], run["last_error"]) == (BEFORE, 1, None, None)
-    files = [path.relative_to(tmp_path).parts[1:] for path in found(tmp_path, "costs*")]
+    files = [path.relative_to(tmp_path).parts[1:] for path in files_in(tmp_path, "costs*")]
     below = (books.organization_id, "finance", "monthly")
     assert files == [(*below, f"costs-{BEFORE}.focus.csv"), (*below, f"costs-{BEFORE}.focus.csv.manifest.json")]
 
@@ -87,12 +87,12 @@ async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have
     deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False), SECRETS)
     async with serve_admin(books.database, tmp_path / "server") as server:
         daily = {"kind": "usage", "format": "jsonl", "schedule": "daily", "from_period": since.isoformat()}
-        made = (await order(server, **daily)).json()
+        made = (await request_delivery(server, **daily)).json()
         num_days = await deliverer.deliver_due()
-        days = [run["period"] for run in await runs(server, made["id"])]
+        days = [run["period"] for run in await runs_of(server, made["id"])]
         assert {(since + datetime.timedelta(days=n)).isoformat() for n in range(2)} <= set(days)
         assert today.isoformat() not in days and len(days) == num_days
-        assert [path.name[6:16] for path in found(tmp_path, "*.jsonl")] == sorted(days)
+        assert [path.name[6:16] for path in files_in(tmp_path, "*.jsonl")] == sorted(days)
         late = datetime.datetime.combine(since, datetime.time(5), datetime.UTC)
         async with books.database.transaction() as conn:
             await conn.execute("SELECT ensure_ledger_day($1)", since)
@@ -102,7 +102,7 @@ async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have
             async with books.database.acquire() as conn:
                 await conn.execute("UPDATE delivery_runs SET checked_at = now() - interval '61 minutes'")
             assert await deliverer.deliver_due() == num_again
-        (path,) = found(tmp_path, f"usage-{since}.jsonl")
+        (path,) = files_in(tmp_path, f"usage-{since}.jsonl")
         assert [row["request_id"][:15] for row in json_rows(path.read_bytes())] == ["req_late_today_"] * 3
 
 
@@ -120,9 +120,9 @@ async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
         return await places(delivery)
 
     async with serve_admin(books.database, tmp_path / "server") as server:
-        made = {name: (await order(server, name=name, destination=STORE)).json()["id"] for name in endpoints}
-        made |= {"unforeseen": (await order(server, name="unforeseen", destination=STORE)).json()["id"]}
-        made |= {"well": (await order(server, name="well")).json()["id"]}
+        made = {name: (await request_delivery(server, name=name, destination=STORE)).json()["id"] for name in endpoints}
+        made |= {"unforeseen": (await request_delivery(server, name="unforeseen", destination=STORE)).json()["id"]}
+        made |= {"well": (await request_delivery(server, name="well")).json()["id"]}
         async with books.database.acquire() as conn:
             for name, endpoint in endpoints.items():
                 await conn.execute(
@@ -132,29 +132,31 @@ async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
                     endpoint,
                 )
         assert await Deliverer(books.database, place, SECRETS).deliver_due() == 4
-        (errors,) = zip(*[await runs(server, each) for each in made.values()], strict=True)
+        (errors,) = zip(*[await runs_of(server, each) for each in made.values()], strict=True)
     assert [run["last_error"] for run in errors] == [
         "the host name of the endpoint has no address",
         "the host name of the endpoint has no address",
         "an unexpected failure; the server's log has the details",
         None,
     ]
-    assert len(found(tmp_path, "costs*")) == 2
+    assert len(files_in(tmp_path, "costs*")) == 2
     logged = capfd.readouterr()
     assert "ZeroDivisionError: not to be told: ***" in logged.out + logged.err
 
 
-async def test_what_fails_is_tried_again_after_growing_pauses_until_it_arrives(books: Books, tmp_path: Path) -> None:
+async def test_a_failed_delivery_is_tried_again_after_growing_pauses_until_it_arrives(
+    books: Books, tmp_path: Path
+) -> None:
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
-            made = (await order(server, destination=bucket(store.url))).json()
+            made = (await request_delivery(server, destination=bucket(store.url))).json()
             impatient = Deliverer(
                 books.database, places_below(tmp_path, allow_private=True), SECRETS, first_delay=NOTHING
             )
             store.fail_puts = 3
             assert await impatient.deliver_due() == 4
             assert len(store.objects) == 2 and store.uploads == {}
-            (run,) = await runs(server, made["id"])
+            (run,) = await runs_of(server, made["id"])
             assert run["attempts"] == 4
         async with books.database.acquire() as conn:
             pauses = []
@@ -174,7 +176,7 @@ async def test_a_secret_goes_in_and_never_comes_out(
 ) -> None:
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
-            shown = [await order(server, destination=bucket(store.url))]
+            shown = [await request_delivery(server, destination=bucket(store.url))]
             store.fail_puts = 1  # the refusal quotes the secret
             deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True), SECRETS)
             assert await deliverer.deliver_due() == 1
@@ -193,9 +195,9 @@ async def test_a_secret_goes_in_and_never_comes_out(
 async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(books: Books, tmp_path: Path) -> None:
     with S3Server() as store:
         async with serve_admin(books.database, tmp_path) as server:
-            made = (await order(server, destination=bucket(store.url))).json()
+            made = (await request_delivery(server, destination=bucket(store.url))).json()
             await Deliverer(books.database, places_below(tmp_path, allow_private=False), SECRETS).deliver_due()
-            (run,) = await runs(server, made["id"])
+            (run,) = await runs_of(server, made["id"])
         assert (
             "not a public address; the setting LORIKEET_PRIVATE_WEBHOOKS allows" in run["last_error"]
             and run["delivered_at"] is None
@@ -231,7 +233,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 async def test_a_wrong_delivery_is_refused_by_its_field(books: Books, tmp_path: Path) -> None:
     async with serve_admin(books.database, tmp_path) as server:
         for fields, param in WRONG:
-            reply = await order(server, **fields)
+            reply = await request_delivery(server, **fields)
             assert reply.status_code == 400, fields
             assert reply.json()["error"]["param"].startswith(param), reply.text
         async with server.client(server.operator_key) as operator:
@@ -241,13 +243,13 @@ async def test_a_wrong_delivery_is_refused_by_its_field(books: Books, tmp_path: 
 async def test_setting_a_delivery_again_changes_it_and_keeps_what_was_delivered(books: Books, tmp_path: Path) -> None:
     deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False), SECRETS)
     async with serve_admin(books.database, tmp_path / "server") as server:
-        first = (await order(server)).json()
+        first = (await request_delivery(server)).json()
         assert await deliverer.deliver_due() == 1
-        second = (await order(server, format="csv", from_period=None)).json()
+        second = (await request_delivery(server, format="csv", from_period=None)).json()
         assert (second["id"], second["format"], second["from_period"]) == (first["id"], "csv", "2025-09")
         assert await deliverer.deliver_due() == 0
         async with server.client(server.operator_key) as operator:
             events = [row["type"] for row in (await operator.get("/audit_logs")).json()["data"]]
-        third = (await order(server, from_period="2025-10")).json()
+        third = (await request_delivery(server, from_period="2025-10")).json()
         assert third["from_period"] == "2025-10"
     assert events[:2] == ["delivery.updated", "delivery.created"]

@@ -47,7 +47,7 @@ async def test_a_project_has_an_export_of_its_own(server: AdminServer, books: Bo
     assert unknown.status_code == 404
 
 
-async def test_a_wrong_question_is_refused_by_its_parameter(server: AdminServer) -> None:
+async def test_a_wrong_query_is_refused_by_its_parameter(server: AdminServer) -> None:
     async with server.client(server.operator_key) as operator:
         for query, param in [
             ({"kind": "usage"}, "period"),
@@ -68,7 +68,7 @@ async def test_a_period_that_never_was_is_not_found(server: AdminServer) -> None
             assert (reply.status_code, reply.json()["error"]["param"]) == (404, "period")
 
 
-async def test_who_reads_slowly_holds_up_nobody_else(server: AdminServer, books: Books) -> None:
+async def test_a_slow_reader_holds_up_no_other_request(server: AdminServer, books: Books) -> None:
     downloads = server.services.downloads
     async with server.client(server.operator_key) as operator:
         with downloads.reserve_place(books.acme):

@@ -48,7 +48,7 @@ TEXTS = [
 AT = datetime.datetime(2026, 10, 5, 12, 0, 0, 1, datetime.UTC)
 
 
-def rows(count: int) -> list[Row]:
+def make_rows(count: int) -> list[Row]:
     return [
         Row(
             number=(-1) ** n * n * 10**13,
@@ -69,7 +69,7 @@ def encode_file(encoder: Encoder, items: list[Row], batch: int) -> bytes:
 
 
 def test_csv_is_rfc_4180_and_no_cell_of_text_begins_like_a_formula() -> None:
-    items = rows(100)
+    items = make_rows(100)
     content = encode_file(CsvFile(columns_of(Row)), items, 7)
     lines = list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
     assert lines[0] == ["number", "text", "maybe", "share", "yes", "at", "day"]
@@ -91,14 +91,14 @@ def test_the_apostrophe_in_front_can_be_taken_off_again(text: str) -> None:
 
 
 def test_json_lines_keep_every_value_and_the_order_of_the_columns() -> None:
-    items = rows(50)
+    items = make_rows(50)
     found = json_rows(encode_file(JsonLines(), items, 7))
     assert [list(row) for row in found] == [list(Row.__struct_fields__)] * 50
     assert [msgspec.convert(row, Row) for row in found] == items
 
 
 def test_parquet_has_the_same_bytes_whatever_the_batches() -> None:
-    items = rows(ROWS_PER_GROUP + 1000)
+    items = make_rows(ROWS_PER_GROUP + 1000)
     files = [encode_file(ParquetFile(columns_of(Row)), items, batch) for batch in (250, 1999, len(items))]
     assert len({hashlib.sha256(file).hexdigest() for file in files}) == 1
     metadata = pq.ParquetFile(io.BytesIO(files[0])).metadata
@@ -109,7 +109,7 @@ def test_parquet_has_the_same_bytes_whatever_the_batches() -> None:
 def test_what_a_file_writer_holds_back_is_bounded() -> None:
     """At most one Parquet row group waits in memory."""
     encoder = ParquetFile(columns_of(Row))
-    items = rows(1000)
+    items = make_rows(1000)
     written = [len(encoder.encode(items)) for _ in range(3 * ROWS_PER_GROUP // 1000 + 1)]
     assert sum(1 for size in written if size > 0) >= 3
 

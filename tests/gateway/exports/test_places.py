@@ -62,7 +62,7 @@ async def test_a_folder_gets_the_file_and_its_manifest(books: Books, tmp_path: P
 
 
 @pytest.mark.parametrize("cause", [CutOff, asyncio.CancelledError])
-async def test_what_is_cut_off_leaves_nothing_in_a_folder(tmp_path: Path, cause: type[BaseException]) -> None:
+async def test_an_export_that_is_cut_off_leaves_nothing_in_a_folder(tmp_path: Path, cause: type[BaseException]) -> None:
     with pytest.raises(cause):
         await Folder(tmp_path).put("usage.csv", chunks(b"half of it", then=cause))
     assert names_in(tmp_path) == []

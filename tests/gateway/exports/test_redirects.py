@@ -1,4 +1,6 @@
-"""A bucket's server sends deliveries nowhere else, whatever it answers and whatever its name means meanwhile."""
+"""A bucket's server cannot redirect a delivery to another server, neither by its answers nor by a change of its DNS
+name.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def bucket(port: int) -> ObjectStore:
     return ObjectStore(destination, address="127.0.0.1")
 
 
-async def one(chunk: bytes) -> AsyncIterator[bytes]:
+async def one_chunk(chunk: bytes) -> AsyncIterator[bytes]:
     yield chunk
 
 
@@ -98,7 +100,7 @@ async def test_a_redirect_reaches_nobody(certificate: trustme.LeafCert, host: st
     with Server(certificate).running() as inside:
         target = f"https://{host}:{inside.port}/secrets"
         with Server(certificate, redirect_to=target).running() as server:
-            for request in (bucket(server.port).remove("old"), bucket(server.port).put("new", one(b"x"))):
+            for request in (bucket(server.port).remove("old"), bucket(server.port).put("new", one_chunk(b"x"))):
                 with pytest.raises(BaseError):
                     await request
             assert server.asked != []

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.exports.request import FORMATS_OF, WrongExport, make_request
 from tests.gateway.exports.ledger import BEFORE, MONTH, Books
-from tests.gateway.exports.reading import Sums, csv_rows, export, json_rows, rows_of, sums
+from tests.gateway.exports.reading import Sums, csv_rows, export, json_rows, rows_of, sums_of_file
 
 ALL = [(kind, format) for kind, formats in FORMATS_OF.items() for format in formats]
 
@@ -43,7 +43,7 @@ async def test_every_format_adds_up_to_the_ledger(books: Books, kind: str, forma
     expected = await ledger_sums(books, month)
     if kind != "invoice" and format != "focus":
         del expected["credit"]  # credits pay bills; they are neither usage nor costs
-    assert sums(kind, format, content) == expected
+    assert sums_of_file(kind, format, content) == expected
     totals = manifest.totals
     assert (totals.currency, totals.cost_nanos, totals.credit_nanos) == ("usd", expected["cost"], expected["credit"])
     assert (totals.input_tokens, totals.output_tokens) == (expected["input"], expected["output"])
@@ -53,7 +53,7 @@ async def test_every_format_adds_up_to_the_ledger(books: Books, kind: str, forma
 @pytest.mark.parametrize(("kind", "format"), [("usage", "csv"), ("costs", "focus"), ("invoice", "jsonl")])
 async def test_one_project_gets_its_own_rows_alone(books: Books, kind: str, format: str) -> None:
     content, _ = await export(books, kind, format, project_id=books.acme)
-    assert sums(kind, format, content) == await ledger_sums(books, MONTH, books.acme)
+    assert sums_of_file(kind, format, content) == await ledger_sums(books, MONTH, books.acme)
     assert books.globex.encode() not in content
 
 
@@ -61,7 +61,7 @@ async def test_days_and_what_came_late_make_up_the_month(books: Books) -> None:
     total: Sums = Counter()
     for day in range(1, 32):
         content, manifest = await export(books, "usage", "jsonl", f"{MONTH}-{day:02}")
-        of_day = sums("usage", "jsonl", content)
+        of_day = sums_of_file("usage", "jsonl", content)
         assert of_day == await ledger_sums(books, MONTH, day=datetime.date(2025, 10, day))
         assert manifest.period == f"{MONTH}-{day:02}"
         total += of_day
@@ -123,7 +123,9 @@ async def test_events_name_where_they_come_from(books: Books) -> None:
         ("invoice", "csv", "2025-10-05", "period"),
     ],
 )
-def test_what_there_is_not_is_refused_by_its_field(kind: str, format: str, period: str, field: str) -> None:
+def test_a_kind_format_or_period_that_does_not_exist_is_refused_by_its_field(
+    kind: str, format: str, period: str, field: str
+) -> None:
     with pytest.raises(WrongExport) as error:
         make_request("org_x", kind, format, period)
     assert error.value.field == field

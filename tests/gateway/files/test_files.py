@@ -34,7 +34,7 @@ def store_of(house: House) -> FolderPieces:
     return found
 
 
-async def put(
+async def upload_file(
     client: httpx.AsyncClient, tenant: Key, data: bytes = LINE, name: str = "lines.jsonl", **fields: str
 ) -> httpx.Response:
     form = {"purpose": "batch"} | fields
@@ -67,7 +67,9 @@ async def test_lists_have_pages_purposes_and_an_order(api: openai.AsyncOpenAI) -
             await api.files.list(**wrong)  # type: ignore[arg-type]
 
 
-async def test_a_batchs_input_expires_after_thirty_days_another_when_it_is_told(api: openai.AsyncOpenAI) -> None:
+async def test_a_file_for_a_batch_expires_after_thirty_days_and_other_files_when_asked_to(
+    api: openai.AsyncOpenAI,
+) -> None:
     usual = await api.files.create(file=("a.jsonl", LINE), purpose="batch")
     assert usual.expires_at == usual.created_at + 30 * 86400
     told: Any = {"anchor": "created_at", "seconds": 3600}
@@ -89,7 +91,7 @@ async def test_a_batchs_input_expires_after_thirty_days_another_when_it_is_told(
         ("a.jsonl", LINE, {"expires_after[anchor]": "now", "expires_after[seconds]": "3600"}, None, None),
     ],
 )
-async def test_what_is_wrong_is_named_and_leaves_nothing(
+async def test_a_wrong_upload_is_refused_by_its_field_and_leaves_nothing(
     client: httpx.AsyncClient,
     tables: Database,
     tenant: Key,
@@ -100,7 +102,7 @@ async def test_what_is_wrong_is_named_and_leaves_nothing(
     param: str | None,
     code: str | None,
 ) -> None:
-    reply = await put(client, tenant, data, name, **fields)
+    reply = await upload_file(client, tenant, data, name, **fields)
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
     assert error["param"] == (param or error["param"]) and error["code"] == (code or "invalid_value")
@@ -120,7 +122,7 @@ async def test_a_file_beyond_the_bound_is_refused_while_it_comes(client: httpx.A
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_content_type")
 
 
-async def test_another_projects_is_answered_as_nothing_to_the_byte(
+async def test_another_projects_file_is_answered_exactly_like_one_that_does_not_exist(
     client: httpx.AsyncClient, api: openai.AsyncOpenAI, tenant: Key, stranger: Key
 ) -> None:
     own, gone = [await api.files.create(file=("a.jsonl", LINE), purpose="batch") for _ in range(2)]
@@ -141,7 +143,7 @@ async def test_neither_name_nor_content_is_readable_at_rest_and_no_piece_can_be_
     client: httpx.AsyncClient, tables: Database, tenant: Key, house: House
 ) -> None:
     secret = b"a secret sentence " * 200_000
-    made = (await put(client, tenant, secret, "secret-name.jsonl")).json()
+    made = (await upload_file(client, tenant, secret, "secret-name.jsonl")).json()
     store = store_of(house)
     (part,) = [part for project, part in store.parts() if project == tenant.project_id]
     numbers = store.numbers(tenant.project_id, part)
@@ -179,7 +181,7 @@ async def num_rows(tables: Database, tenant: Key) -> int:
 async def test_the_content_of_deleted_expired_and_forgotten_files_goes(
     client: httpx.AsyncClient, tables: Database, tenant: Key, house: House, cipher: Cipher
 ) -> None:
-    ids = [(await put(client, tenant)).json()["id"] for _ in range(3)]
+    ids = [(await upload_file(client, tenant)).json()["id"] for _ in range(3)]
     assert await num_rows(tables, tenant) == 6
     assert (await client.delete(f"/v1/files/{ids[0]}", headers=tenant.headers)).status_code == 200
     async with tables.acquire() as conn:
@@ -204,7 +206,7 @@ async def test_the_content_of_deleted_expired_and_forgotten_files_goes(
 async def test_deleting_is_in_the_audit_log(
     client: httpx.AsyncClient, operator: httpx.AsyncClient, tenant: Key
 ) -> None:
-    made = (await put(client, tenant)).json()
+    made = (await upload_file(client, tenant)).json()
     await client.delete(f"/v1/files/{made['id']}", headers=tenant.headers)
     log = (await operator.get(f"/audit_logs?resource_ids[]={made['id']}")).json()["data"]
     assert [row["type"] for row in log] == ["file.deleted"]
@@ -216,7 +218,7 @@ async def test_a_file_for_a_batch_that_is_too_large_is_refused_and_leaves_nothin
 ) -> None:
     if not full:
         pytest.skip("sends 200 MiB: --full")
-    reply = await put(client, tenant, bytes(MAX_FILE_BYTES + 1))
+    reply = await upload_file(client, tenant, bytes(MAX_FILE_BYTES + 1))
     assert (reply.status_code, reply.json()["error"]["param"]) == (413, "file"), reply.text
     await Sweeper(tables, store_of(house)).work()
     assert await num_rows(tables, tenant) == 0

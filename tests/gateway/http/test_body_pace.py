@@ -61,7 +61,7 @@ def test_every_route_of_tenants_refuses_bodies_beyond_the_pace(house: House) -> 
     ("path", "what"), [("/v1/completions", "large requests"), ("/v1/organization/projects", "the admin API")]
 )
 def test_bodies_in_chunks_count_as_they_come(house: House, path: str, what: str) -> None:
-    """No body here ever ends, so what is refused is refused for the bytes that came."""
+    """The bodies of this test never end, so a refusal can only be due to the bytes that came."""
     is_admin = what == "the admin API"
     key = asyncio.run(make_operator_key(house.dsn)) if is_admin else tenant(house, "sends chunks")
     lines = [f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {key}", "transfer-encoding: chunked", "", ""]
@@ -76,8 +76,7 @@ def test_bodies_in_chunks_count_as_they_come(house: House, path: str, what: str)
 
 
 def test_one_body_in_chunks_is_not_too_fast(databases: Databases, tmp_path: Path) -> None:
-    """A chunked body above the burst passes, as a body with a length does where such are allowed; the next body is
-    refused instead."""
+    """A chunked body larger than the burst passes as a whole, and the next body is refused instead."""
     with open_house(databases.create("large_bodies"), tmp_path, max_body_bytes=2 * BURST_BYTES) as house:
         headers = {"authorization": f"Bearer {house.acme.key}"}
         with httpx.Client(base_url=house.url, timeout=PATIENCE_S, headers=headers) as client:
@@ -89,7 +88,7 @@ def test_one_body_in_chunks_is_not_too_fast(databases: Databases, tmp_path: Path
 
 
 def test_a_body_that_is_much_work_counts_for_more_bytes(house: House) -> None:
-    """A body of token ids, each of two bytes, counts twelve times; one of a text as long counts for its length."""
+    """A body of token ids with two bytes each counts as twelve times its length; a text of that length counts once."""
     for prompt, most in (([1] * 100_000, 12 * 200_000), ("a" * 400_000, 400_000)):
         headers = {"authorization": f"Bearer {tenant(house, f'{type(prompt).__name__} of much work')}"}
         body = {"model": "tiny", "prompt": prompt}

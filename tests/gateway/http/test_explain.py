@@ -51,7 +51,7 @@ def refusal_with(**fields: Any) -> InvalidRequest:
     ],
     ids=str,
 )
-def test_in_words(fields: dict[str, Any], message: str) -> None:
+def test_a_refusal_explains_the_wrong_value_in_words(fields: dict[str, Any], message: str) -> None:
     assert refusal_with(**fields).message == message
 
 
@@ -102,7 +102,7 @@ def test_the_values_of_a_role_are_listed() -> None:
     [{"x" * 100_000: 1}, {"verbosity": "x" * 100_000}, {"response_format": {"type": "y" * 100_000}}],
     ids=range(3),
 )
-def test_what_is_long_is_cut(fields: dict[str, Any]) -> None:
+def test_long_values_are_cut_in_refusals(fields: dict[str, Any]) -> None:
     error = refusal_with(**fields)
     assert len(error.message) < 400
     assert len(error.param or "") < 200
@@ -121,7 +121,7 @@ def test_what_is_long_is_cut(fields: dict[str, Any]) -> None:
     ],
     ids=range(7),
 )
-def test_what_is_no_json_is_told_why(body: bytes, word: str) -> None:
+def test_a_body_that_is_no_json_is_refused_with_the_reason(body: bytes, word: str) -> None:
     error = refusal(body)
     assert word in error.message
     assert (error.param, error.code) == (None, "invalid_json")
@@ -132,7 +132,7 @@ def test_a_number_of_any_length_is_refused_by_name(field: str) -> None:
     assert refusal(b'{"%b":1%b}' % (field.encode(), b"0" * 5000)).param == field
 
 
-def test_of_a_name_that_comes_twice_the_last_one_counts() -> None:
+def test_the_last_of_two_equal_names_counts() -> None:
     """RFC 8259, section 4, describes this as JSON's usual practice."""
     assert decode(DECODER, msgspec.json.encode(GOOD)[:-1] + b',"n":2,"n":3}').n == 3
 

@@ -90,7 +90,7 @@ async def replies(port: int, *pieces: bytes, last: bytes = b"") -> bytes:
     return received
 
 
-def what_was_seen(received: bytes) -> ReceivedRequest:
+def request_seen(received: bytes) -> ReceivedRequest:
     """Return the request that arrived at the handler, from the bytes of its one reply."""
     assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1, received
     return msgspec.json.decode(received.partition(b"\r\n\r\n")[2], type=ReceivedRequest)
@@ -98,11 +98,11 @@ def what_was_seen(received: bytes) -> ReceivedRequest:
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["at once", "late"])
 async def test_trailers_are_no_headers(port: int, is_whole: bool) -> None:
-    """Trailers come after whatever a proxy checked and set."""
+    """A proxy checks and sets headers before the body, so a trailer after it must not count as a header."""
     head = CHUNKED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     forged = f"X-Forwarded-For: {FORGED}\r\nX-Forwarded-Proto: https\r\nAuthorization: Bearer x\r\n\r\n".encode()
     pieces = [head, b"3\r\nabc\r\n0\r\n" + forged]
-    found = what_was_seen(await replies(port, *([b"".join(pieces)] if is_whole else pieces)))
+    found = request_seen(await replies(port, *([b"".join(pieces)] if is_whole else pieces)))
     assert (found.address, found.body) == (CLIENT, "abc")
     assert sorted(found.names) == ["connection", "host", "transfer-encoding", "x-forwarded-for"]
 
@@ -110,13 +110,13 @@ async def test_trailers_are_no_headers(port: int, is_whole: bool) -> None:
 @pytest.mark.parametrize(
     "endless", [b"3;x=", b"0\r\nx: ", b"0\r\n" + b"x", b"0" * 10], ids=["extension", "trailer", "name", "size"]
 )
-async def test_what_is_no_content_of_a_chunked_body_is_bounded(port: int, endless: bytes) -> None:
+async def test_bytes_of_a_chunked_body_that_are_no_content_are_bounded(port: int, endless: bytes) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     reader, sent, piece = _, 0, endless[-1:].replace(b"=", b"y").replace(b" ", b"y") * 16_384
     writer.write(CHUNKED + b"1\r\na\r\n" + endless)
     async with asyncio.timeout(PATIENCE_S):
         try:
-            while not reader.at_eof() and not (head := await _at_once(reader)):
+            while not reader.at_eof() and not (head := await _line_within_a_moment(reader)):
                 writer.write(piece)
                 await writer.drain()
                 sent += len(piece)
@@ -127,7 +127,7 @@ async def test_what_is_no_content_of_a_chunked_body_is_bounded(port: int, endles
     writer.close()
 
 
-async def _at_once(reader: asyncio.StreamReader) -> bytes:
+async def _line_within_a_moment(reader: asyncio.StreamReader) -> bytes:
     """Return the next line if it arrives within a moment."""
     try:
         async with asyncio.timeout(0.02):
@@ -140,7 +140,7 @@ async def test_many_small_chunks_and_some_extensions_are_read(port: int) -> None
     chunks = b"1;ext=value\r\na\r\n" * 20_000 + b"0\r\nx: y\r\n\r\n"
     pieces = [chunks[start : start + 65_536] for start in range(0, len(chunks), 65_536)]
     head = CHUNKED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
-    assert what_was_seen(await replies(port, head, *pieces)).body == "a" * 20_000
+    assert request_seen(await replies(port, head, *pieces)).body == "a" * 20_000
 
 
 @pytest.mark.parametrize("split", [True, False], ids=["in two pieces", "at once"])
@@ -155,7 +155,7 @@ async def test_a_body_after_an_offered_upgrade_is_a_body(
     head = HEAD + b"connection: upgrade, close\r\nupgrade: " + protocol + b"\r\n"
     head += framing if is_chunked else framing % len(SMUGGLED)
     pieces = [head + b"\r\n", body] if split else [head + b"\r\n" + body]
-    found = what_was_seen(await replies(port, *pieces))
+    found = request_seen(await replies(port, *pieces))
     assert (found.address, found.body) == (CLIENT, SMUGGLED.decode())
     assert "upgrade" not in found.names
 
@@ -171,7 +171,7 @@ async def test_the_bytes_behind_an_offered_upgrade_count_once(port: int) -> None
     """The body is so large that the server would refuse it if its bytes counted twice."""
     body = b"a" * 100_000
     head = HEAD + b"connection: upgrade, close\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n" % len(body)
-    assert what_was_seen(await replies(port, head + body)).body == body.decode()
+    assert request_seen(await replies(port, head + body)).body == body.decode()
 
 
 async def test_offers_behind_an_offered_upgrade_take_no_memory_and_spoil_no_reply(port: int) -> None:
@@ -188,7 +188,7 @@ async def test_offers_behind_an_offered_upgrade_take_no_memory_and_spoil_no_repl
 
 
 def test_a_parser_passes_over_bytes_behind_a_request_that_ends_its_connection() -> None:
-    """Every parser of a connection does, also the one after an offered upgrade."""
+    """This holds for each parser of a connection, including the parser made after an offered upgrade."""
     urls: list[bytes] = []
     parser = parser_for(SimpleNamespace(on_url=urls.append))
     parser.feed_data(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + SMUGGLED)
@@ -240,7 +240,7 @@ async def test_ambiguous_bytes_are_refused_and_nothing_after_them_is_read(port: 
 
 async def test_bytes_that_are_no_http_behind_a_request_spoil_no_reply(port: int) -> None:
     received = await replies(port, HEAD + BODY_4 + b"\0\0\0\0\r\n\r\n")
-    assert what_was_seen(received).body == "abcd"
+    assert request_seen(received).body == "abcd"
 
 
 async def test_a_body_that_was_not_asked_for_ends_the_connection(port: int) -> None:

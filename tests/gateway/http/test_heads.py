@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 LINE = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
 
 
-async def answered(house: House, data: bytes, *, then: bytes = b"") -> tuple[bytes, dict[str, object]]:
+async def answer_to(house: House, data: bytes, *, then: bytes = b"") -> tuple[bytes, dict[str, object]]:
     """Send these bytes; return the status line and the error of the answer.
 
     then: further bytes, which are sent once the answer has come.
@@ -51,15 +51,15 @@ async def answered(house: House, data: bytes, *, then: bytes = b"") -> tuple[byt
     ids=["long", "endless", "long name", "10,000", "one too many", "too long by a little", "path", "query"],
 )
 async def test_a_large_head_is_refused_before_any_work(house: House, data: bytes) -> None:
-    status, error = await answered(house, data, then=b"z" * 1000)
+    status, error = await answer_to(house, data, then=b"z" * 1000)
     assert (status, error["code"]) == (b"HTTP/1.1 431 Request Header Fields Too Large", "headers_too_large")
 
 
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"hello\r\n\r\n", LINE + b"no colon\r\n\r\n"]
 )
-async def test_what_is_no_http_is_told_so(house: House, data: bytes) -> None:
-    status, error = await answered(house, data)
+async def test_bytes_that_are_no_http_are_refused(house: House, data: bytes) -> None:
+    status, error = await answer_to(house, data)
     assert (status, error["code"]) == (b"HTTP/1.1 400 Bad Request", "invalid_http")
 
 

@@ -122,7 +122,7 @@ def test_a_value_of_the_wrong_type_is_told_so_however_large() -> None:
         assert outcome(ChatCompletionRequest, body_of(ChatCompletionRequest, field, large)) == expected
 
 
-def test_what_holds_too_much_is_refused_by_its_name() -> None:
+def test_a_field_with_too_many_values_is_refused_by_its_name() -> None:
     too_many = b"[%b]" % b",".join([b'{"role":"user","content":"x"}'] * 40_000)
     body = body_of(ChatCompletionRequest, "messages", too_many)
     assert outcome(ChatCompletionRequest, body) == ("invalid_value", "messages")
@@ -148,7 +148,7 @@ def test_large_bodies_that_make_little_work_are_decoded() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_strings_are_told_from_what_is_between_them(seed: int) -> None:
-    """Checked against a decoder: bodies of random strings, all of which make little work, pass as they are."""
+    """Bodies of random strings, which are all cheap to decode, pass and are decoded as by a plain JSON decoder."""
     rnd = random.Random(seed)
     texts = ["".join(rnd.choices('\\"[]{},:a💥\n', k=rnd.randrange(5000))) for _ in range(200)]
     body = msgspec.json.encode({"model": "m", "input": texts})

@@ -20,7 +20,7 @@ def digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def line(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def log_line_of(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
     with capture_logs() as logs:
         reply = httpx.post(
             house.url + path, json=body, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
@@ -41,16 +41,16 @@ def line(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
         ("/v1/embeddings", {"input": "x"}),
     ],
 )
-def test_it_has_digests_of_the_end_user(house: House, path: str, body: dict[str, Any]) -> None:
-    plain = line(house, path, body | {"model": "tiny"})
+def test_the_log_line_has_digests_of_the_end_user(house: House, path: str, body: dict[str, Any]) -> None:
+    plain = log_line_of(house, path, body | {"model": "tiny"})
     assert "user" not in plain and "safety_identifier" not in plain
-    assert line(house, path, body | {"model": "tiny", "user": ANN})["user"] == digest(ANN)
+    assert log_line_of(house, path, body | {"model": "tiny", "user": ANN})["user"] == digest(ANN)
     if "chat" in path:
-        told = line(house, path, body | {"model": "tiny", "user": ANN, "safety_identifier": BOB})
+        told = log_line_of(house, path, body | {"model": "tiny", "user": ANN, "safety_identifier": BOB})
         assert (told["user"], told["safety_identifier"]) == (digest(ANN), digest(BOB))
 
 
-def test_it_says_whose_key_and_which_address_asked(house: House) -> None:
-    told = line(house, "/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 1})
+def test_the_log_line_names_the_key_and_the_address(house: House) -> None:
+    told = log_line_of(house, "/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 1})
     assert told["address"] == "127.0.0.1"
     assert told["api_key_id"].startswith("key_") and told["tenant"].startswith("proj_")

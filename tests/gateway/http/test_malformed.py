@@ -142,7 +142,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("place", [*SCHEMAS, "arguments"])
-async def test_what_may_hold_anything_is_read_or_refused_at_any_depth(house: House, place: str) -> None:
+async def test_free_form_fields_of_any_depth_are_read_or_refused(house: House, place: str) -> None:
     """A depth that the stack allows to read may be too deep to render, to write and to compile."""
     client, faults = RawClient(house.gateway.port), []
     tenant = await make_tenant(house.dsn, f"nests {place}", "poet", "3")  # its pace is used up at the end

@@ -106,12 +106,12 @@ def test_serve_opens_one_port_for_all_its_gateways_or_says_why_not(capsys: pytes
 
 
 @pytest.mark.parametrize("text", ["9464", ":9464", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "no"])
-def test_a_place_that_is_none_stops_the_start(text: str) -> None:
+def test_a_malformed_address_of_the_metrics_listener_stops_the_start(text: str) -> None:
     with pytest.raises(BadSetting, match="LORIKEET_METRICS_LISTEN"):
         load_settings({"LORIKEET_METRICS_LISTEN": text})
 
 
-def test_places_of_metrics() -> None:
+def test_addresses_of_the_metrics_listener_are_parsed() -> None:
     for text, address in (("[::1]:1", ("::1", 1)), ("0.0.0.0:0", ("0.0.0.0", 0)), ("off", None)):
         assert load_settings({"LORIKEET_METRICS_LISTEN": text}).metrics_address == address
     assert (Settings().metrics_address or ("",))[0] == "127.0.0.1"

@@ -98,7 +98,7 @@ async def _reply_to_a_drip(port: int, drip: bytes) -> bytes:
 
 
 async def test_a_body_that_keeps_arriving_is_waited_for(port: int) -> None:
-    """The request is sent again where the machine itself was silent for as long as a client may be."""
+    """The request is sent again if the test's own machine stood still for as long as a client may be silent."""
     part, count = b"x" * 1024, 8
 
     async def longest_silence_s() -> float:

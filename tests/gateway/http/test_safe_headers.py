@@ -30,7 +30,7 @@ FILES = ("/docs/style.css", "/", "/admin/")
 @pytest.mark.parametrize(
     ("method", "path", "status"), REQUESTS, ids=[f"{method} {path}" for method, path, _ in REQUESTS]
 )
-def test_every_reply_is_kept_by_nobody_and_framed_by_nobody(house: House, method: str, path: str, status: int) -> None:
+def test_every_reply_forbids_storing_and_framing(house: House, method: str, path: str, status: int) -> None:
     is_admin = "organization" in path or path.startswith("/admin")
     key = house.operator_key if is_admin else house.acme.key
     body = {"model": "tiny", "prompt": "x", "max_tokens": 1} if method == "POST" else None
@@ -46,7 +46,7 @@ def test_every_reply_is_kept_by_nobody_and_framed_by_nobody(house: House, method
         assert len(reply.headers.get_list(name)) == 1, name
 
 
-def test_a_stream_is_kept_by_nobody(house: House) -> None:
+def test_a_stream_forbids_storing(house: House) -> None:
     body = {"model": "tiny", "prompt": "x", "max_tokens": 1, "stream": True}
     headers = {"authorization": f"Bearer {house.acme.key}"}
     reply = httpx.post(f"{house.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_S)

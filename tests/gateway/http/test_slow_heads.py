@@ -80,7 +80,8 @@ async def reply_of(connection: Streams) -> bytes:
 
 
 async def test_connections_without_a_whole_head_are_all_closed(port: int) -> None:
-    """2,000 connections close within 15 s where the limit is 10 s; here there are fewer and the limit is smaller."""
+    """This test has fewer connections and a shorter limit than a server, where 2,000 close within 15 s at a 10 s
+    limit."""
 
     async def until_all_are_closed_s() -> float:
         connections: list[Streams] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.http.sse import TextEvent, event
 
 
-class _Said(msgspec.Struct):
+class _Event(msgspec.Struct):
     text: str
     number: int = 1
 
@@ -22,6 +22,6 @@ ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 @given(st.text(st.one_of(st.sampled_from(ENDS), st.characters(exclude_categories=["Cs"])), max_size=40))
 def test_an_event_is_one_line_and_says_what_it_said(text: str) -> None:
-    for encoded in (event(_Said(text)), TextEvent(_Said(""), "text")(text)):
+    for encoded in (event(_Event(text)), TextEvent(_Event(""), "text")(text)):
         line, end = encoded.decode().splitlines()
         assert (json.loads(line.removeprefix("data: ")), end) == ({"text": text, "number": 1}, "")

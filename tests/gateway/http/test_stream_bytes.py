@@ -108,7 +108,7 @@ def test_usage_is_the_last_object_where_it_is_asked_for_and_null_before(
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_is_refused_is_no_stream(house: House, sock: socket.socket, path: str) -> None:
+def test_a_refusal_is_sent_whole_and_not_as_a_stream(house: House, sock: socket.socket, path: str) -> None:
     sock.sendall(post(house, path, BODIES[path] | {"max_tokens": -1}))
     replies = Replies(sock)
     reply = replies.next()

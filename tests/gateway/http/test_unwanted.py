@@ -62,7 +62,7 @@ async def test_a_refused_upload_sees_why_and_its_connection_serves_the_next(port
     assert len(ports) == 1
 
 
-async def test_it_is_read_no_faster_than_leaves_time_for_others(port: int) -> None:
+async def test_a_refused_body_is_read_slowly_enough_to_leave_time_for_others(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
         start_s = time.monotonic()
         for _ in range(3):
@@ -93,7 +93,7 @@ async def test_a_client_that_sends_all_before_it_reads_gets_the_last_reply_of_a_
 
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["request", "last request"])
-async def test_what_goes_on_for_ever_is_cut_off(port: int, is_last: bool) -> None:
+async def test_an_endless_refused_body_is_cut_off(port: int, is_last: bool) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     connection = b"connection: close\r\n" if is_last else b""
     writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (connection, 1 << 40))

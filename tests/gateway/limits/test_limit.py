@@ -79,7 +79,7 @@ def test_the_cap_is_within_the_budget(work: RequestWork, unit: Unit, budget: int
 
 
 @given(WORKS, st.sampled_from(sorted(RATED)), st.integers(0, 500))
-def test_the_parts_add_up(work: RequestWork, unit: Unit, cap: int) -> None:
+def test_the_amounts_of_the_parts_add_up_to_the_requests_amount(work: RequestWork, unit: Unit, cap: int) -> None:
     assert work.amount(unit, cap) == sum(most for (most,) in work.of_parts([unit], cap))
 
 
@@ -97,7 +97,7 @@ def test_every_combination_is_allowed_or_says_why() -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("window", WINDOWS)
-def test_what_never_alerts_is_not_asked_to(unit: Unit, window: Window) -> None:
+def test_alert_thresholds_are_refused_for_limits_that_never_alert(unit: Unit, window: Window) -> None:
     if limit_fault(unit, window, hard=True, alert_percents=()) is not None:
         return
     soft = limit_fault(unit, window, hard=False, alert_percents=())

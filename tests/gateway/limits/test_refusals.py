@@ -61,7 +61,7 @@ async def stored_refusals(books: Books, limit: int = 5000) -> list[Any]:
         return await list_refusals(conn, books.organization_id, project_ids=None, before=2**62, limit=limit)
 
 
-async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
+async def test_equal_refusals_within_a_minute_are_one_row_over_all_gateways(
     books: Books, refusals: Refusals, lost: Counter
 ) -> None:
     other = Refusals(books.database, lost, PATIENCE_S)
@@ -78,7 +78,7 @@ async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
     assert rows["tiny:pirate"].request_ids == ["req_else"]
 
 
-async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
+async def test_memory_is_bounded_and_refusals_without_room_are_counted(
     books: Books, refusals: Refusals, lost: Counter
 ) -> None:
     for number in range(MAX_KINDS_OF_STRANGERS + 50):
@@ -92,7 +92,7 @@ async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
     assert len(await stored_refusals(books)) == MAX_KINDS - MAX_KINDS_OF_STRANGERS, "and none of keys that nobody has"
 
 
-async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refusals: Refusals) -> None:
+async def test_each_projects_newest_refusals_are_kept_for_a_week(books: Books, refusals: Refusals) -> None:
     globex = await open_books(books.database, "globex")
     refusals.add(refused_request(globex, "req_globex", InvalidRequest("Wrong.")))
     await refusals.flush()
@@ -167,7 +167,7 @@ async def test_lists_are_paged_by_ids_that_tell_nothing_of_others(
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, "after"), after
 
 
-async def test_without_a_database_they_are_lost_and_counted_and_nobody_waits(
+async def test_refusals_without_a_database_are_counted_as_lost_and_delay_nobody(
     books: Books, refusals: Refusals, lost: Counter
 ) -> None:
     await books.database.close()
@@ -225,7 +225,7 @@ async def test_a_limit_that_refused_is_explained_with_what_helps(house: House, o
     assert (there["kind"], there["href"]) == ("refusal", f"/admin/refusals?q={asked}")
 
 
-async def test_what_a_request_said_is_not_kept(house: House, operator: httpx.AsyncClient) -> None:
+async def test_the_content_of_a_refused_request_is_not_stored(house: House, operator: httpx.AsyncClient) -> None:
     wrong = await ask(house, temperature=SECRET)
     assert wrong.status_code == 400
     found = await explained(operator, wrong.headers["x-request-id"])

@@ -175,7 +175,7 @@ async def test_a_client_that_leaves_settles_what_was_made(client: httpx.AsyncCli
     assert 0 < await until(settled) < 400
 
 
-async def test_what_is_refused_after_it_was_admitted_is_given_back(
+async def test_the_reservation_of_a_request_that_its_engine_refuses_is_given_back(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
     """An engine refuses the admitted request, which counts as a request and leaves nothing reserved behind."""
@@ -191,9 +191,9 @@ async def test_what_is_refused_after_it_was_admitted_is_given_back(
 async def test_concurrent_requests_are_bounded_and_their_places_return(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
-    """No stream ends before all seven have their heads, so that one too many is an overrun.
+    """All seven streams overlap, so that one accepted stream too many exceeds the limit.
 
-    If a machine takes longer than a stream lasts, the requests are sent again, since nothing follows from that round.
+    If the machine takes longer than a stream lasts, the streams do not overlap and the requests are sent again.
     """
     limit_id = await put_limit(fleet.dsn, key.limit("concurrency", "none", 3))
     body, is_decided = completion(PROMPT, STREAM_TOKENS, stream=True), False
@@ -241,7 +241,7 @@ async def test_one_tenant_cannot_fill_the_engines_queue(client: httpx.AsyncClien
         ("tokens", 9, None, 200, None),
     ],
 )
-async def test_sizes_are_bounded_by_name(
+async def test_a_request_larger_than_its_limit_is_refused_by_its_field(
     client: httpx.AsyncClient,
     fleet: Fleet,
     unit: Unit,
@@ -270,7 +270,9 @@ async def test_a_chat_without_a_bound_is_cut_at_the_tenants(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize("about", ["the key", "the model", "the organization"])
-async def test_limits_are_about_what_they_name(client: httpx.AsyncClient, fleet: Fleet, key: Key, about: str) -> None:
+async def test_a_limit_refuses_only_requests_of_the_key_model_or_organization_that_it_names(
+    client: httpx.AsyncClient, fleet: Fleet, key: Key, about: str
+) -> None:
     other = await make_key(fleet.dsn, f"other of {about}")
     names: dict[str, dict[str, str | None]] = {
         "the key": {"project_id": key.project_id, "api_key_id": key.id},

@@ -1,6 +1,6 @@
-"""Whatever fails, limits hold, nothing leaks, and every slice comes back: hundreds of small worlds, each from its seed.
+"""Whatever fails, limits hold and every slice is given back: hundreds of simulations, each drawn from its own seed.
 
-`make long-limits` runs 100,000; FIRST_SEED goes on from a seed.
+`make long-limits` runs 100,000 simulations; the variable FIRST_SEED sets the seed to begin with.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def event(limit: Limit, request_id: str, tokens: int = 5, **changes: object) -> 
     return UsageEvent(**(values | changes))  # type: ignore[arg-type]
 
 
-async def put(database: Database, limit: Limit, **changes: object) -> str:
+async def put_limit(database: Database, limit: Limit, **changes: object) -> str:
     async with database.acquire() as conn:
         limit_id, _ = await set_limit(conn, Limit(**{**_fields(limit), **changes}))  # type: ignore[arg-type]
         return limit_id
@@ -84,7 +84,7 @@ async def limit_state(database: Database, limit: Limit, limit_id: str) -> LimitS
         return found
 
 
-async def write(database: Database, *events: UsageEvent) -> None:
+async def write_events(database: Database, *events: UsageEvent) -> None:
     async with database.acquire() as conn:
         await write_usage_events(conn, events)
 
@@ -99,15 +99,15 @@ async def write(database: Database, *events: UsageEvent) -> None:
         ("cost_nanos", "day", 0),
     ],
 )
-async def test_what_is_written_is_settled_whether_the_limit_was_there_or_not(
+async def test_usage_is_settled_whether_the_limit_is_made_before_or_after_it(
     database: Database, acme: Limit, unit: Unit, window: Window, used: int
 ) -> None:
-    before = await put(database, acme, unit=unit, window=window)
-    await write(database, event(acme, "req_1"), event(acme, "req_1.1"))
+    before = await put_limit(database, acme, unit=unit, window=window)
+    await write_events(database, event(acme, "req_1"), event(acme, "req_1.1"))
     async with database.transaction() as conn:
         await roll_up(conn)
-    await write(database, event(acme, "req_2"))  # waits to be rolled up
-    after = await put(database, acme, unit=unit, window=window, hard=False)
+    await write_events(database, event(acme, "req_2"))  # waits to be rolled up
+    after = await put_limit(database, acme, unit=unit, window=window, hard=False)
     if window == "minute" and calendar_window("minute", unix_ns(NOW)) != calendar_window(
         "minute", unix_ns(await _now(database))
     ):
@@ -125,7 +125,7 @@ async def test_limits_made_while_usage_is_written_and_rolled_up_count_every_row_
 
     async def use() -> None:
         for number in range(num_requests):
-            await write(database, event(acme, f"req_{number}"))
+            await write_events(database, event(acme, f"req_{number}"))
         done.set()
 
     async def sum_up() -> None:
@@ -135,7 +135,7 @@ async def test_limits_made_while_usage_is_written_and_rolled_up_count_every_row_
 
     async def limit() -> None:
         for unit, window, hard in itertools.product(units, windows, (True, False)):
-            made[await put(database, acme, unit=unit, window=window, hard=hard)] = unit
+            made[await put_limit(database, acme, unit=unit, window=window, hard=hard)] = unit
 
     await asyncio.gather(use(), sum_up(), limit())
     each = {"requests": 1, "input_tokens": 10, "output_tokens": 5, "tokens": 15}
@@ -147,7 +147,7 @@ async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(data
     async with database.transaction() as writer:
         await write_usage_events(writer, [event(acme, "req_1")])
         for _ in range(TRIES):  # a busy machine may take as long as it waits
-            making = asyncio.create_task(put(database, acme))
+            making = asyncio.create_task(put_limit(database, acme))
             async with database.acquire() as conn:
                 while not making.done() and not await conn.fetchval(NUM_WAITING):
                     pass
@@ -158,20 +158,20 @@ async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(data
             if still_waits:
                 break
         assert still_waits, "others change things meanwhile"
-    assert (await limit_state(database, acme, await put(database, acme))).used == 15
+    assert (await limit_state(database, acme, await put_limit(database, acme))).used == 15
 
 
 async def test_a_row_counts_once_and_its_correction_by_the_difference(database: Database, acme: Limit) -> None:
-    limit_id = await put(database, acme)
+    limit_id = await put_limit(database, acme)
     guess = event(acme, "req_1", 3, finish_reason="error")
     for each in (guess, guess, event(acme, "req_1", 8), event(acme, "req_1", 9)):
-        await write(database, each)
+        await write_events(database, each)
     assert (await limit_state(database, acme, limit_id)).used == 18
 
 
-async def test_others_and_other_windows_do_not_count(database: Database, acme: Limit) -> None:
-    whole = await put(database, acme, project_id=None)
-    model = await put(database, acme, model="tiny:pirate")
+async def test_usage_of_other_projects_and_windows_does_not_count(database: Database, acme: Limit) -> None:
+    whole = await put_limit(database, acme, project_id=None)
+    model = await put_limit(database, acme, model="tiny:pirate")
     async with database.acquire() as conn:
         made = new_key()
         key = await create_key(
@@ -184,9 +184,9 @@ async def test_others_and_other_windows_do_not_count(database: Database, acme: L
             scopes=["inference"],
         )
     assert key is not None
-    mine = await put(database, acme, api_key_id=key.id)
+    mine = await put_limit(database, acme, api_key_id=key.id)
     yesterday = NOW - datetime.timedelta(days=1, minutes=1)
-    await write(
+    await write_events(
         database,
         event(acme, "req_1"),
         event(acme, "req_2", model="tiny:pirate"),
@@ -205,12 +205,12 @@ async def test_others_and_other_windows_do_not_count(database: Database, acme: L
 async def test_a_limit_set_while_usage_is_written_misses_none_of_it(database: Database, acme: Limit) -> None:
     async def keep_writing(first: int) -> None:
         for number in range(first, first + 40):
-            await write(database, event(acme, f"req_{number}"))
+            await write_events(database, event(acme, f"req_{number}"))
 
     async def keep_setting() -> None:
         for number in range(8):
-            await put(database, acme, model=None, unit="tokens", max=number, hard=bool(number % 2))
-            await put(database, acme, model="tiny", unit="requests", window="month" if number % 2 else "day")
+            await put_limit(database, acme, model=None, unit="tokens", max=number, hard=bool(number % 2))
+            await put_limit(database, acme, model="tiny", unit="requests", window="month" if number % 2 else "day")
 
     await asyncio.gather(keep_writing(0), keep_writing(100), keep_setting())
     async with database.acquire() as conn:
@@ -219,10 +219,10 @@ async def test_a_limit_set_while_usage_is_written_misses_none_of_it(database: Da
 
 
 async def test_setting_is_idempotent_and_tells_caches_once(database: Database, acme: Limit) -> None:
-    first = await put(database, acme)
+    first = await put_limit(database, acme)
     async with database.acquire() as conn:
         version = await conn.fetchval("SELECT change_version FROM installation")
-    assert await put(database, acme) == first
+    assert await put_limit(database, acme) == first
     async with database.acquire() as conn:
         assert await conn.fetchval("SELECT change_version FROM installation") == version
         changed, is_new = await set_limit(conn, Limit(**{**_fields(acme), "max": 5}))  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ async def test_setting_is_idempotent_and_tells_caches_once(database: Database, a
 
 
 async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Database, acme: Limit) -> None:
-    limit_id = await put(database, acme)
+    limit_id = await put_limit(database, acme)
     leases = PostgresLeases(database)
     seen: list[int] = []
 
@@ -259,11 +259,11 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     await exchange("one", 40)
     assert seen == [0, 30, 20, 40, 0]
     assert (await limit_state(database, acme, limit_id)).reserved == 40
-    await _age(database, "one", heard_s=6)
+    await _backdate_gateway(database, "one", heard_s=6)
     assert (await leases.beat("two")).num_gateways == 2  # counted before this beat suspects the other one
     assert (await leases.beat("two")).num_gateways == 1
     assert (await limit_state(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
-    await _age(database, "one", suspected_s=16)
+    await _backdate_gateway(database, "one", suspected_s=16)
     await leases.beat("two")
     assert (await limit_state(database, acme, limit_id)).reserved == 0
     for lost in (leases.beat("one"), exchange("one", 1)):
@@ -275,16 +275,16 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
 
 
 async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(database: Database) -> None:
-    """The first to come afterwards is a gateway that was there before, or a new one."""
+    """The first gateway to reach the database afterwards is an old one, or a new one."""
     leases = PostgresLeases(database)
     for number, newcomer in enumerate((False, True)):
         late, other = f"late{number}", f"other{number}"
         await leases.claim(late, {})
         await leases.claim(other, {})
-        await _age(database, late, heard_s=6)
+        await _backdate_gateway(database, late, heard_s=6)
         await leases.beat(other)  # and now it is suspected
         for gateway_id in (late, other):
-            await _age(database, gateway_id, heard_s=30, suspected_s=30)
+            await _backdate_gateway(database, gateway_id, heard_s=30, suspected_s=30)
         if newcomer:
             await leases.claim("new", {})
         await leases.beat(other)
@@ -294,7 +294,7 @@ async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(databa
 
 
 async def test_concurrent_exchanges_see_each_other(database: Database, acme: Limit) -> None:
-    limit_id = await put(database, acme)
+    limit_id = await put_limit(database, acme)
     leases = PostgresLeases(database)
     granted: dict[str, int] = {}
 
@@ -315,14 +315,14 @@ async def test_concurrent_exchanges_see_each_other(database: Database, acme: Lim
 
 
 async def test_a_threshold_is_announced_once_per_window(database: Database, acme: Limit) -> None:
-    limit_id = await put(database, acme, hard=False, alert_percents=(50, 100))
+    limit_id = await put_limit(database, acme, hard=False, alert_percents=(50, 100))
     async with database.acquire() as conn:
         await conn.execute(
             "INSERT INTO webhooks (id, organization_id, url, secret) VALUES ('wh', $1, 'http://localhost', '\\x00')",
             acme.organization_id,
         )
     for number in range(8):
-        await write(database, event(acme, f"req_{number}"))
+        await write_events(database, event(acme, f"req_{number}"))
     async with database.acquire() as conn:
         rows = await conn.fetch(
             "SELECT (body::json)->'data'->>'percent' AS percent, (body::json)->'data'->>'used' AS used "
@@ -333,16 +333,16 @@ async def test_a_threshold_is_announced_once_per_window(database: Database, acme
 
 
 async def test_another_maximum_is_announced_in_the_same_window(database: Database, acme: Limit) -> None:
-    limit_id = await put(database, acme, max=20, alert_percents=(80,))
-    await write(database, event(acme, "req_0", tokens=10))
+    limit_id = await put_limit(database, acme, max=20, alert_percents=(80,))
+    await write_events(database, event(acme, "req_0", tokens=10))
     assert await num_alerts(database, limit_id) == 1
-    assert await put(database, acme, max=20, alert_percents=(80, 100)) == limit_id
+    assert await put_limit(database, acme, max=20, alert_percents=(80, 100)) == limit_id
     assert await num_alerts(database, limit_id) == 1, "the maximum is the same"
-    await put(database, acme, max=100, alert_percents=(80,))
+    await put_limit(database, acme, max=100, alert_percents=(80,))
     assert await num_alerts(database, limit_id) == 0
-    await write(database, event(acme, "req_1", tokens=10))
+    await write_events(database, event(acme, "req_1", tokens=10))
     assert await num_alerts(database, limit_id) == 0
-    await write(database, event(acme, "req_2", tokens=40))
+    await write_events(database, event(acme, "req_2", tokens=40))
     assert await num_alerts(database, limit_id) == 1
 
 
@@ -354,10 +354,10 @@ async def num_alerts(database: Database, limit_id: str) -> int:
 
 async def test_a_key_of_another_project_cannot_be_limited(database: Database, acme: Limit) -> None:
     with pytest.raises(asyncpg.ForeignKeyViolationError):
-        await put(database, acme, api_key_id="key_of_nobody")
+        await put_limit(database, acme, api_key_id="key_of_nobody")
 
 
-async def _age(database: Database, gateway_id: str, *, heard_s: int = 0, suspected_s: int = 0) -> None:
+async def _backdate_gateway(database: Database, gateway_id: str, *, heard_s: int = 0, suspected_s: int = 0) -> None:
     async with database.acquire() as conn:
         await conn.execute(
             "UPDATE limit_gateways SET heard_at = heard_at - $2::interval, suspected_at = suspected_at - $3::interval "

@@ -71,7 +71,7 @@ def test_a_message_has_its_text_its_usage_and_why_it_ended(http: httpx.Client) -
     assert message["usage"]["output_tokens"] == 16
 
 
-def test_a_stop_sequence_is_told(http: httpx.Client) -> None:
+def test_a_reply_names_the_stop_sequence_that_ended_it(http: httpx.Client) -> None:
     message = create(http, stop_sequences=["zzz", "there"], max_tokens=60)
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "there")
     assert text_of(message) == "user\nhello "
@@ -216,7 +216,7 @@ def test_the_header_for_billing_leaves_the_beginning_of_the_prompt_as_it_is(http
         ),
     ],
 )
-def test_what_is_wrong_is_named(http: httpx.Client, fields: dict[str, Any], named: str) -> None:
+def test_a_wrong_field_is_refused_by_name(http: httpx.Client, fields: dict[str, Any], named: str) -> None:
     assert named in refused(http, 400, "invalid_request_error", **fields)
 
 

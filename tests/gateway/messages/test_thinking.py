@@ -1,4 +1,4 @@
-"""Thinking is told from the rest however its text comes, and sent back with a signature."""
+"""Thinking is separated from the answer however the model's text is split, and comes back with a valid signature."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("is_open", "said", "thinking", "text"), CASES)
-def test_thinking_is_told_from_the_rest_however_it_comes(is_open: bool, said: str, thinking: str, text: str) -> None:
+def test_thinking_is_separated_from_the_answer_however_it_is_split(
+    is_open: bool, said: str, thinking: str, text: str
+) -> None:
     for number in range(50):
         found = {"thinking": "", "text": ""}
         parser = ThinkingText(is_open=is_open)

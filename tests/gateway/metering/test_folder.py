@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     folder.release()
 
 
-def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Path) -> None:
+def test_the_next_owner_of_a_folder_finds_the_usage_of_its_predecessor(tmp_path: Path) -> None:
     leave(
         tmp_path / "0", [BEGUN, opened_record("a"), ended_record("b"), opened_record("c"), Progressed([count("c", 3)])]
     )

@@ -1,4 +1,5 @@
-"""Written records are read again, a cut record ends the journal, and a changed one is never taken for a record."""
+"""Records are read as they were written, a cut record ends the journal, and changed bytes are never taken for a
+record."""
 
 from __future__ import annotations
 

@@ -81,24 +81,24 @@ def full_disk(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def left_in(path: Path) -> dict[str, int]:
+def tokens_left_in(path: Path) -> dict[str, int]:
     """Return completion tokens by request id, as the next owner of a journal's folder would bill them."""
     replayed = replay(JournalFolder(path, -1), "database")
     return {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended}
 
 
-async def test_what_was_recorded_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
+async def test_a_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
     async with running_journal(claim(tmp_path)) as (journal, _):
         journal.open(opened_record("a"))
         journal.open(opened_record("b"))
         journal.progress([count("a", 1), count("b", 2)])
         journal.end(ended_record("a", completion_tokens=6))
-        assert left_in(tmp_path) == {"a": 6, "b": 2}
+        assert tokens_left_in(tmp_path) == {"a": 6, "b": 2}
         journal.copied([("a", 0, "engine")])
-        assert left_in(tmp_path) == {"b": 2}
+        assert tokens_left_in(tmp_path) == {"b": 2}
 
 
-async def test_it_is_durable_only_once_it_is_synced(tmp_path: Path) -> None:
+async def test_a_record_is_durable_only_once_it_is_synced(tmp_path: Path) -> None:
     async with running_journal(claim(tmp_path)) as (journal, durable):
         journal.end(ended_record())
         assert durable.position < journal.position
@@ -115,7 +115,7 @@ async def test_a_usage_that_is_told_twice_is_recorded_once_and_told_to_be_durabl
         await durable.wait_for(position)
 
 
-async def test_segments_do_not_pile_up_and_what_runs_moves_on(tmp_path: Path) -> None:
+async def test_old_segments_are_removed_and_running_requests_move_to_the_new_one(tmp_path: Path) -> None:
     async with running_journal(claim(tmp_path), segment_bytes=3000) as (journal, _):
         journal.open(opened_record("long"))
         for number in range(300):
@@ -126,7 +126,7 @@ async def test_segments_do_not_pile_up_and_what_runs_moves_on(tmp_path: Path) ->
             journal.copied([(name, 0, "engine")])
         assert await journal.flush(5)
         assert len(segments_in(tmp_path)) == 1
-        assert left_in(tmp_path) == {"long": 299}
+        assert tokens_left_in(tmp_path) == {"long": 299}
         journal.end(ended_record("long"))
         journal.copied([("long", 0, "engine")])
     assert segments_in(tmp_path) == [], "with nothing left to tell, nothing is left"
@@ -135,7 +135,7 @@ async def test_segments_do_not_pile_up_and_what_runs_moves_on(tmp_path: Path) ->
 async def test_usage_that_the_ledger_does_not_have_stays_after_a_clean_end(tmp_path: Path) -> None:
     async with running_journal(claim(tmp_path)) as (journal, _):
         journal.end(ended_record("kept", completion_tokens=9))
-    assert left_in(tmp_path) == {"kept": 9}
+    assert tokens_left_in(tmp_path) == {"kept": 9}
 
 
 async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_a_full_disk_refuses_the_new_keeps_the_old_and_mends_by_itself(tmp
             assert durable.position == before
         await durable.wait_for(journal.position)
         assert journal.has_room
-        assert left_in(tmp_path) == {"z": 1, "a": 5, "b": 4}
+        assert tokens_left_in(tmp_path) == {"z": 1, "a": 5, "b": 4}
         assert len(segments_in(tmp_path)) == 1
 
 
@@ -164,7 +164,7 @@ async def test_after_a_failed_sync_all_that_matters_is_written_anew(tmp_path: Pa
         journal.end(ended_record("b"))
         await durable.wait_for(journal.position)
         assert [path.name for path in segments_in(tmp_path)] == ["000000000002.journal"]
-        assert left_in(tmp_path) == {"b": 4, "a": 0}
+        assert tokens_left_in(tmp_path) == {"b": 4, "a": 0}
 
 
 async def test_beyond_its_bound_no_new_request_should_run(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_beyond_its_bound_no_new_request_should_run(tmp_path: Path) -> Non
                 break
         assert not journal.has_room
         journal.end(ended_record("what runs is kept all the same"))
-        assert len(left_in(tmp_path)) == len(journal.unsettled.ended)
+        assert len(tokens_left_in(tmp_path)) == len(journal.unsettled.ended)
         journal.copied(list(journal.unsettled.ended))
         assert journal.has_room
 
@@ -189,4 +189,4 @@ async def test_a_count_is_written_in_one_piece_however_many_requests_it_is_of(tm
             journal.open(opened_record(each.request_id))
         journal.progress(counts)
         assert journal.unsettled.num_strays == 0
-        assert left_in(tmp_path) == {each.request_id: each.completion_tokens for each in counts}
+        assert tokens_left_in(tmp_path) == {each.request_id: each.completion_tokens for each in counts}

@@ -101,7 +101,7 @@ async def lose_engine(house: House) -> Admission:
     return admission
 
 
-async def test_what_it_may_have_used_stays_reserved_until_nobody_waits_for_it(house: House) -> None:
+async def test_the_possible_usage_of_a_lost_engine_stays_reserved_until_the_wait_is_over(house: House) -> None:
     await lose_engine(house)
     with pytest.raises(LimitReached):
         await house.admit("req_2")
@@ -109,7 +109,7 @@ async def test_what_it_may_have_used_stays_reserved_until_nobody_waits_for_it(ho
     assert (await house.admit("req_2")).cap == MOST - 5 - 3
 
 
-async def test_its_own_count_counts_once_and_frees_the_rest(house: House) -> None:
+async def test_a_lost_engines_own_count_is_billed_once_and_frees_the_rest(house: House) -> None:
     admission = await lose_engine(house)
     house.record(admission, 4, Source())
     assert (await house.admit("req_2")).cap == MOST - 7 - 3

@@ -121,7 +121,7 @@ async def gateway(database: Database, tmp_path: Path) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-async def rows(database: Database, count: int = 0) -> dict[str, UsageEvent]:
+async def rows_by_request(database: Database, count: int = 0) -> dict[str, UsageEvent]:
     """Wait until the ledger has `count` rows, and return them by request id."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -137,8 +137,8 @@ async def test_a_usage_is_written_once_and_acknowledged_as_often_as_told(gateway
     for count, request_id in enumerate(("req_1", "req_2", "req_1"), start=1):
         gateway.record(record(request_id), source, ttft_ms=1.5)
         await source.wait_for(count)
-        await rows(database, min(count, 2))
-    events = await rows(database)
+        await rows_by_request(database, min(count, 2))
+    events = await rows_by_request(database)
     assert sorted(events) == ["req_1", "req_2"]
     event = events["req_1"]
     assert (event.prompt_tokens, event.completion_tokens, event.ttft_ms) == (3, 4, 1.5)
@@ -153,7 +153,7 @@ async def test_every_row_of_an_aborted_line_is_the_operators_and_what_begins_aga
     for request_id in ("req_1", "req_1.1", "req_1.12", "req_2", "req_11.1"):
         gateway.record(record(request_id))
     gateway.record(msgspec.structs.replace(record("req_1.2"), attempt=8))
-    events = await rows(database, 6)
+    events = await rows_by_request(database, 6)
     unbilled = {request_id for request_id, event in events.items() if event.finish_reason == "superseded"}
     assert unbilled == {"req_1", "req_1.1", "req_1.12"}
     assert {events[each].prompt_tokens + events[each].completion_tokens for each in unbilled} == {0}
@@ -171,7 +171,7 @@ async def test_engines_may_forget_before_the_database_has_it_and_nothing_is_lost
                 gateway.record(record(f"req_{number}"), source)
             await source.wait_for(3)
             assert not gateway.meter.has_room
-        assert len(await rows(database, 3)) == 3
+        assert len(await rows_by_request(database, 3)) == 3
         async with asyncio.timeout(PATIENCE_S):
             while not gateway.meter.has_room:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
@@ -184,16 +184,16 @@ async def test_a_gateway_that_stops_without_its_database_leaves_its_usage_to_the
         gateway.record(record("req_1"), Source())
     assert segments_in(tmp_path / "0")
     async with gateway_on(tmp_path, database):
-        assert list(await rows(database, 1)) == ["req_1"]
+        assert list(await rows_by_request(database, 1)) == ["req_1"]
     assert not segments_in(tmp_path / "0")
 
 
-async def test_one_that_the_ledger_refuses_does_not_hold_up_the_others(database: Database, tmp_path: Path) -> None:
+async def test_usage_that_the_ledger_refuses_does_not_hold_up_other_usage(database: Database, tmp_path: Path) -> None:
     async with gateway_on(tmp_path, database) as gateway:
         gateway.record(record("req_1"), Source())
         gateway.record(record("req_2", completion_tokens=2**63), Source())
         gateway.record(record("req_3"), Source())
-        assert sorted(await rows(database, 2)) == ["req_1", "req_3"]
+        assert sorted(await rows_by_request(database, 2)) == ["req_1", "req_3"]
     assert segments_in(tmp_path / "0"), "it stays for whoever can write it"
 
 
@@ -204,11 +204,11 @@ async def test_an_attempt_is_superseded_whether_or_not_its_count_is_copied(
     """A line of a batch begins again soon after its engine died, when the ledger may not have the dead attempt yet."""
     gateway.record(record("req_1", "error"))
     if is_copied:
-        await rows(database, 1)
+        await rows_by_request(database, 1)
         await until_copied(gateway)
     gateway.meter.superseded(record("req_1", "error", prompt_tokens=0, completion_tokens=0), engine_id="", source=None)
     await until_copied(gateway)
-    (row,) = (await rows(database, 1)).values()
+    (row,) = (await rows_by_request(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("superseded", 0, 0)
 
 
@@ -222,9 +222,9 @@ async def test_the_engines_own_count_replaces_what_a_gateway_saw_before_it_lost_
     for usage, source, ttft_ms in [exact, seen] if order == "the engine's first" else [seen, exact]:
         gateway.record(usage, source, ttft_ms)
         if order != "both at once":
-            await rows(database, 1)
+            await rows_by_request(database, 1)
     await until_copied(gateway)
-    (row,) = (await rows(database, 1)).values()
+    (row,) = (await rows_by_request(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (engine_says, 3, 5, 1)
     assert row.ttft_ms == (None if order == "the engine's first" else 1.5)
     # Prometheus only adds up: what it counted first stays, and nothing is counted twice.
@@ -241,10 +241,10 @@ async def until_copied(gateway: Gateway) -> None:
 
 async def test_no_row_says_less_than_a_client_has_seen(gateway: Gateway, database: Database) -> None:
     gateway.record(record("req_1", "error", completion_tokens=6))
-    await rows(database, 1)
+    await rows_by_request(database, 1)
     gateway.record(record("req_1", "abort", completion_tokens=5), Source())
     await until_copied(gateway)
-    (row,) = (await rows(database)).values()
+    (row,) = (await rows_by_request(database)).values()
     assert (row.finish_reason, row.completion_tokens) == ("abort", 6)
 
 
@@ -263,15 +263,15 @@ async def test_what_an_engine_refused_is_no_error_whoever_tells_first(
     both = [told_by_gateway, told_by_engine]
     for tell in both if order == "the gateway's first" else reversed(both):
         tell()
-        await rows(database, 1)
+        await rows_by_request(database, 1)
         await until_copied(gateway)
-    (row,) = (await rows(database, 1)).values()
+    (row,) = (await rows_by_request(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("refused", 0, 0)
 
 
 async def test_an_attempt_that_never_ran_is_a_row_without_tokens(gateway: Gateway, database: Database) -> None:
     gateway.record(record("req_1", "error", prompt_tokens=0, completion_tokens=0), Source())
-    (row,) = (await rows(database, 1)).values()
+    (row,) = (await rows_by_request(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("error", 0, 0)
 
 
@@ -287,13 +287,13 @@ async def test_usage_of_an_unknown_kind_stays_with_its_engine(gateway: Gateway, 
     assert source.acknowledged == [("req_2", 0)]
 
 
-async def test_stop_writes_what_waits(database: Database, tmp_path: Path) -> None:
+async def test_a_stop_writes_waiting_usage(database: Database, tmp_path: Path) -> None:
     source = Source()
     async with gateway_on(tmp_path, database) as gateway:
         for number in range(1200):
             gateway.record(record(f"req_{number}"), source)
     assert len(source.acknowledged) == 1200
-    assert len(await rows(database)) == 1200
+    assert len(await rows_by_request(database)) == 1200
     assert not segments_in(tmp_path / "0")
 
 
@@ -309,7 +309,7 @@ async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell
             told = first.dispatch(name)
             first.meter.progressed([Count(name, 0, 3, 2)])
         first.record(record("done"), Source())
-        await rows(database, 1)
+        await rows_by_request(database, 1)
         async with database.acquire() as conn:
             async with asyncio.timeout(PATIENCE_S):
                 while await conn.fetchval("SELECT open_requests FROM journals") != 2:  # noqa: ASYNC110
@@ -322,7 +322,7 @@ async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell
                 assert [journal.open_requests for journal in await lost_journals(conn)] == [2]
                 usage = msgspec.structs.replace(record("told"), meter=told.meter)
                 second.record(usage, Source())
-                await rows(database, 2)
+                await rows_by_request(database, 2)
                 assert [(lost.id, lost.open_requests) for lost in await lost_journals(conn)] == [
                     (first.meter.journal_id, 1)
                 ]
@@ -335,6 +335,6 @@ async def test_a_journal_that_ends_with_nothing_open_leaves_no_trace(database: D
     async with gateway_on(tmp_path, database) as gateway:
         gateway.dispatch("req_1")
         gateway.record(record("req_1"), Source())
-        await rows(database, 1)
+        await rows_by_request(database, 1)
     async with database.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM journals") == 0

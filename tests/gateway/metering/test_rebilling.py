@@ -82,7 +82,7 @@ async def test_a_gateways_count_is_a_lower_bound_and_an_engines_is_exact(databas
     assert await difference_tokens(database, [ended_record("req_3", prompt_tokens=0, completion_tokens=0)]) == 1
 
 
-async def test_what_the_database_refuses_is_named_and_holds_up_nothing(database: Database) -> None:
+async def test_usage_that_the_database_refuses_is_named_and_does_not_hold_up_other_usage(database: Database) -> None:
     strange = msgspec.structs.replace(record("req_2"), meter=b"no tag")
     held: JournalUsage = JournalUsage(
         [ended_record("req_1"), Ended(strange, "engine", None, None, 1), ended_record("req_3")], 1, 0, None

@@ -71,7 +71,7 @@ async def test_the_difference_is_what_no_gateway_has_brought_to_the_ledger(datab
     assert balance.difference_tokens == 10
 
 
-async def test_both_are_metrics(database: Database) -> None:
+async def test_the_difference_and_lost_requests_are_metrics(database: Database) -> None:
     async with database.acquire() as conn:
         await report_journal(conn, "lost", 3)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
@@ -176,7 +176,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("on_its_way", [100, -100], ids=["the ledger follows", "the heartbeat follows"])
-async def test_what_is_on_its_way_all_the_time_is_no_difference(database: Database, on_its_way: int) -> None:
+async def test_usage_on_its_way_to_the_ledger_is_no_difference(database: Database, on_its_way: int) -> None:
     traffic = Traffic(database)
     await traffic.move(500, 500 - on_its_way)
     for _ in range(2 * NUM_COMPARISONS):
@@ -196,7 +196,7 @@ async def test_a_loss_shows_while_requests_end_all_the_time(database: Database) 
         assert await traffic.shown((700, 700), (300, 300)) == 600
 
 
-async def test_what_was_late_and_came_is_no_difference(database: Database) -> None:
+async def test_late_usage_that_arrives_is_no_difference(database: Database) -> None:
     traffic = Traffic(database)
     assert await traffic.shown((100, 0), (0, 93)) == 7, "late, or lost"
     assert await traffic.shown((0, 7), (0, 0)) == 0
@@ -204,7 +204,7 @@ async def test_what_was_late_and_came_is_no_difference(database: Database) -> No
     assert await traffic.shown((0, 5000), (0, 0)) == 0
 
 
-async def test_what_is_written_twice_shows_under_load_as_well(database: Database) -> None:
+async def test_usage_written_twice_is_a_difference_even_under_load(database: Database) -> None:
     traffic = Traffic(database)
     assert await traffic.shown((700, 1600), (300, 300)) == -600, "at least: 900 are too many"
     assert await traffic.shown((700, 700), (0, 0)) == -900

@@ -38,7 +38,9 @@ def cut_streams(house: House) -> list[str]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
-def test_it_is_listed_and_counted_as_refused(house: House, operator: httpx.Client, path: str, stream: bool) -> None:
+def test_a_request_refused_by_its_engine_is_listed_and_counted_as_refused(
+    house: House, operator: httpx.Client, path: str, stream: bool
+) -> None:
     cut = cut_streams(house)
     reply = httpx.post(
         house.url + path,

@@ -43,7 +43,7 @@ def test_a_snapshot_adds_up_to_the_same(records: list[Record]) -> None:
 
 
 @given(st.lists(RECORDS, max_size=20))
-def test_room_is_exactly_what_waits_needs(records: list[Record]) -> None:
+def test_the_counted_size_is_zero_once_all_ended_usage_is_copied(records: list[Record]) -> None:
     unsettled = added_up(records)
     assert (unsettled.num_bytes == 0) == (not unsettled.ended)
     unsettled.apply(Copied(list(unsettled.ended)))
@@ -73,7 +73,7 @@ def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() ->
     assert record.meter == opened_record().meter
 
 
-def test_one_that_nobody_has_seen_anything_of_costs_nothing() -> None:
+def test_a_request_of_which_no_token_was_seen_costs_nothing() -> None:
     (running,) = added_up([opened_record()]).running.values()
     usage = made_up_end(running, 7).record.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)

@@ -75,7 +75,7 @@ def test_the_times_of_steps_are_a_histogram() -> None:
     assert (values[f"{name}_count", ""], values[f"{name}_sum", ""]) == (10, 30.5)
 
 
-def test_an_engine_that_is_away_has_no_numbers_but_that() -> None:
+def test_a_disconnected_engine_exports_only_that_it_is_down() -> None:
     registry = CollectorRegistry()
     registry.register(EngineCollector({"tiny": pool(replica_1=None)}))
     assert [sample.value for metric in registry.collect() for sample in metric.samples] == [0.0]

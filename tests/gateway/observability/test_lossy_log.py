@@ -19,7 +19,7 @@ logging.getLogger("x").error("unwritable")
 """
 
 
-def test_who_logs_to_a_full_disk_goes_on() -> None:
+def test_a_process_that_logs_to_a_full_disk_goes_on() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([sys.executable, "-c", LOGGING], stderr=full, check=False)
     assert done.returncode in (0, 120), "120: Python itself could not write what was left, as it ended"

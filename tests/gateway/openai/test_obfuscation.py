@@ -56,7 +56,7 @@ def test_the_padding_is_never_the_same(house: House) -> None:
     assert len(set(padding)) == len(padding)
 
 
-def test_usage_comes_with_it(house: House) -> None:
+def test_a_padded_stream_has_its_usage(house: House) -> None:
     events = stream_events(house, "/v1/completions", {"prompt": "aaaa"}, include_obfuscation=True, include_usage=True)
     shown = [msgspec.json.decode(event.removeprefix(b"data: ")) for event in events]
     assert [each["usage"] is None for each in shown] == [True] * (len(shown) - 1) + [False]

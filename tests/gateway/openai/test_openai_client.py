@@ -111,7 +111,7 @@ async def test_adapters_answer_each_for_itself_under_concurrency(async_client):
     assert answers == [text[shift : shift + 4] for text in letters for shift in (0, 1)]
 
 
-async def test_async_stream(async_client):
+async def test_the_asynchronous_client_reads_a_stream(async_client):
     stream = await async_client.chat.completions.create(
         model="tiny:pirate", messages=MESSAGES, max_tokens=6, stream=True
     )
@@ -131,7 +131,7 @@ def test_models_are_the_base_and_this_tenants_adapters(client, house: House):
     assert model.owned_by == house.acme.project_id
 
 
-def test_anothers_adapter_is_the_same_404_as_none(client):
+def test_another_projects_adapter_is_answered_like_one_that_does_not_exist(client):
     bodies = []
     for name in ("poet", "nope"):
         for call in (

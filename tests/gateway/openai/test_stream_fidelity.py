@@ -124,7 +124,9 @@ async def test_an_echoed_prompt_of_special_tokens_is_shown_with_its_log_probabil
     assert said.logprobs["text_offset"] == [0, 12, 24, 24, 24], "those of the completion have no text"
 
 
-async def test_completions_of_random_tokens(house: House, tokenizer: Tokenizer, num_requests: int) -> None:
+async def test_completions_of_random_tokens_are_equal_whole_and_streamed(
+    house: House, tokenizer: Tokenizer, num_requests: int
+) -> None:
     rng = random.Random(1)
     bodies = []
     for _ in range(num_requests):
@@ -155,7 +157,9 @@ def prompt_of(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]
     return tokenizer.encode_text(tokenizer.render_chat(list(messages)), add_special_tokens=False)
 
 
-async def test_chats_in_all_scripts(house: House, tokenizer: Tokenizer, num_requests: int) -> None:
+async def test_chats_in_all_scripts_are_equal_whole_and_streamed(
+    house: House, tokenizer: Tokenizer, num_requests: int
+) -> None:
     """The fake engine repeats the template's tokens, special ones included, which are no text."""
     rng = random.Random(2)
     bodies: list[dict[str, Any]] = []

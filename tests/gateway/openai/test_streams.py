@@ -75,7 +75,7 @@ async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: in
         await conn.close()
 
 
-def test_the_bytes_of_a_stream(house: House):
+def test_a_stream_has_exactly_these_bytes(house: House):
     body = {
         "model": "tiny",
         "prompt": "abc",

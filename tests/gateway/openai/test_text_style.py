@@ -1,4 +1,4 @@
-"""Some completions continue the text of their prompts, others are a text of their own."""
+"""A completion continues the text of its prompt; a turn of a chat does so only if it continues a message."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def client(house: House) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_there_and_back(client: httpx.Client, prefix: str) -> None:
+def test_detokenize_undoes_tokenize(client: httpx.Client, prefix: str) -> None:
     text = "the quick brown fox € 💥 <|im_start|>"
     told = client.post(f"{prefix}/tokenize", json={"model": "tiny", "prompt": text}).json()
     assert told["count"] == len(told["tokens"])
@@ -31,7 +31,7 @@ def test_there_and_back(client: httpx.Client, prefix: str) -> None:
     assert back == {"prompt": text}
 
 
-def test_it_is_what_a_request_is_billed(client: httpx.Client) -> None:
+def test_tokenize_returns_as_many_tokens_as_are_billed(client: httpx.Client) -> None:
     for model in ("tiny", "tiny:pirate"):
         for path, body in (
             ("/v1/completions", {"prompt": "hello €"}),
@@ -44,7 +44,7 @@ def test_it_is_what_a_request_is_billed(client: httpx.Client) -> None:
             assert told["tokens"] == ids
 
 
-def test_the_vocabularys_own_strings(client: httpx.Client) -> None:
+def test_tokenize_returns_the_vocabularys_own_strings_on_request(client: httpx.Client) -> None:
     told = client.post("/tokenize", json={"model": "tiny", "prompt": "a b", "return_token_strs": True}).json()
     assert told["token_strs"] == ["a", "Ġ", "b"]
 

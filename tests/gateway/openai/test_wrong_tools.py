@@ -157,6 +157,6 @@ def test_a_wrong_use_of_tools_is_refused_by_name(http, fields, param, code):
         messages(call(id="x"), {**RESULT, "tool_call_id": "x", "content": [{"type": "text", "text": "1"}]}),
     ],
 )
-def test_what_is_documented_is_accepted(http, fields):
+def test_documented_uses_of_tools_are_accepted(http, fields):
     reply = post(http, fields)
     assert reply.status_code == 200, reply.text

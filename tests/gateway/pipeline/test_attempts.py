@@ -102,7 +102,7 @@ async def test_a_whole_reply_is_begun_anew_and_its_reader_told() -> None:
     assert (dead.superseded, alive.attempts) == ([0], [1])
 
 
-async def test_who_is_not_there_is_passed_over_and_no_attempt_counted() -> None:
+async def test_an_absent_replica_is_skipped_without_counting_an_attempt() -> None:
     absent = [ScriptedBackend(kind="absent") for _ in range(5)]
     alive = ScriptedBackend(PIECE, USAGE)
     assert await read(pool_of(*absent, alive)) == [PIECE, USAGE]

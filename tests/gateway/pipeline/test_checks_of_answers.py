@@ -1,4 +1,4 @@
-"""Checks of answers whose time others choose keep no gateway's loop."""
+"""Checks of answers, whose patterns and schemas tenants choose, do not block a gateway's event loop."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def request(**fields: Any) -> TextRequest:
     return TextRequest(**(common | fields))
 
 
-def test_without_any_nothing_changes() -> None:
+def test_a_request_is_unchanged_without_defaults() -> None:
     asked = request()
     assert with_defaults(asked, NO_DEFAULTS) is asked
 

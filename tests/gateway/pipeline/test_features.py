@@ -1,4 +1,4 @@
-"""No sampling parameter is left out in silence by a server that cannot do it."""
+"""A request with a sampling parameter that a server does not support is refused; the parameter is never dropped."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_a_try_that_fails_while_the_other_runs_is_superseded() -> None:
 
 
 async def test_a_winner_that_fails_in_the_midst_is_billed() -> None:
-    """The other try is over by then, and cannot take over."""
+    """The losing try has ended by then, so it cannot take over."""
     late, quick, told = Gated(PIECE, USAGE), Gated(PIECE, kind="died"), RecordingHedging()
     reading = begin(told, late, quick)
     await quick.has_begun.wait()

@@ -1,6 +1,6 @@
 """Hedges in simulated time, over servers that stall at times: how late the first token is, and how many tries it costs.
 
-The load of the machine changes nothing here, as no time is a real one.
+All times are simulated, so the load of the machine changes no result.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_99_of_100_first_tokens_come_within_the_delay_and_what_is_usual(
 
 
 def test_what_stalls_gets_its_second_try_though_more_than_the_budget_is_late_for_a_moment() -> None:
-    """A tenth of all first tokens pass the delay, and few of them are much later."""
+    """A tenth of all first tokens come after the hedge's delay, and few of them come much later."""
     seen = run_virtually(ask_many(0.5, 400.0, seed=1))
     assert seen.part(0.99) < 0.75 * STALL_S * 1e3
     assert seen.num_sent <= (1 + SHARE) * NUM_REQUESTS

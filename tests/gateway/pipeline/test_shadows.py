@@ -47,7 +47,7 @@ class _Run:
         self.is_closed = True
 
 
-class Bench:
+class ShadowSite:
     """Copies over fake runs that tests end."""
 
     def __init__(
@@ -93,8 +93,8 @@ class Bench:
                 await asyncio.sleep(0)
 
 
-async def test_so_many_run_so_many_wait_and_the_rest_is_dropped() -> None:
-    bench = Bench(max_running=2)
+async def test_copies_beyond_the_running_and_waiting_bounds_are_dropped() -> None:
+    bench = ShadowSite(max_running=2)
     for _ in range(2 + shadows.MAX_WAITING_PER_PROJECT + 5):
         bench.offer("a")
     await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_so_many_run_so_many_wait_and_the_rest_is_dropped() -> None:
 
 
 async def test_projects_take_turns() -> None:
-    bench = Bench(max_running=1)
+    bench = ShadowSite(max_running=1)
     for _ in range(4):
         bench.offer("busy")
     bench.offer("quiet")
@@ -117,7 +117,7 @@ async def test_projects_take_turns() -> None:
 
 
 async def test_a_copy_waits_until_its_target_has_room_to_spare() -> None:
-    bench = Bench()
+    bench = ShadowSite()
     bench.has_room = False
     bench.offer()
     await asyncio.sleep(2 * shadows.RETRY_S)
@@ -128,7 +128,7 @@ async def test_a_copy_waits_until_its_target_has_room_to_spare() -> None:
 
 
 async def test_long_prompts_that_wait_are_bounded_together() -> None:
-    bench = Bench(max_running=1)
+    bench = ShadowSite(max_running=1)
     for _ in range(4):
         bench.offer(tokens=shadows.MAX_WAITING_TOKENS // 2)
     assert bench.outcomes == {"full": 1}
@@ -136,8 +136,8 @@ async def test_long_prompts_that_wait_are_bounded_together() -> None:
     assert bench.outcomes == {"full": 1, "answered": 3}
 
 
-async def test_one_that_waited_for_too_long_is_dropped() -> None:
-    bench = Bench(max_running=1, max_wait_s=0.05)
+async def test_a_copy_that_waited_for_too_long_is_dropped() -> None:
+    bench = ShadowSite(max_running=1, max_wait_s=0.05)
     bench.offer()
     bench.offer()
     await asyncio.sleep(0.1)
@@ -158,10 +158,8 @@ async def test_one_that_waited_for_too_long_is_dropped() -> None:
     ],
     ids=str,
 )
-async def test_whatever_happens_has_one_outcome(
-    refusal: GatewayError | None, error: Exception | None, outcome: str
-) -> None:
-    bench = Bench(refusal=refusal, error=error)
+async def test_each_copy_has_one_outcome(refusal: GatewayError | None, error: Exception | None, outcome: str) -> None:
+    bench = ShadowSite(refusal=refusal, error=error)
     bench.offer()
     await bench.end()
     assert bench.outcomes == {outcome: 1}
@@ -169,7 +167,7 @@ async def test_whatever_happens_has_one_outcome(
 
 
 async def test_nothing_runs_for_a_client_that_left_or_on_a_target_that_is_gone() -> None:
-    bench = Bench()
+    bench = ShadowSite()
     bench.offer(gone=True)
     bench.offer(is_there=False)
     await bench.end()
@@ -178,7 +176,7 @@ async def test_nothing_runs_for_a_client_that_left_or_on_a_target_that_is_gone()
 
 
 async def test_a_stop_aborts_what_runs_and_drops_what_waits() -> None:
-    bench = Bench(max_running=1)
+    bench = ShadowSite(max_running=1)
     for _ in range(3):
         bench.offer()
     await asyncio.sleep(0)
@@ -190,14 +188,14 @@ async def test_a_stop_aborts_what_runs_and_drops_what_waits() -> None:
     assert bench.shadows.is_idle
 
 
-async def test_none_runs_where_none_may() -> None:
-    bench = Bench(max_running=0)
+async def test_no_copy_runs_with_a_bound_of_zero() -> None:
+    bench = ShadowSite(max_running=0)
     bench.offer()
     assert bench.outcomes == {"stopped": 1}
 
 
 async def test_a_copy_is_offered_once_and_after_its_request_is_closed() -> None:
-    bench, steps = Bench(), list[str]()
+    bench, steps = ShadowSite(), list[str]()
     caller = principal("a")
     context = RequestContext(principal=caller, request_id="req_1", model="m", endpoint="/v1/completions")
     shadow = Shadow(context, ASKED, 1, None, caller, steps.append)

@@ -144,7 +144,7 @@ async def test_a_project_has_one_place_and_others_pass_it_by() -> None:
     assert not threads._places
 
 
-async def test_whoever_stops_waiting_does_not_free_the_place_of_a_job_that_runs() -> None:
+async def test_a_caller_that_stops_waiting_does_not_free_the_place_of_a_running_job() -> None:
     threads, jobs = ProjectThreads("tokenizing", "long prompts", 4), Jobs()
     for _ in range(3):
         left = asyncio.create_task(threads.run("greedy", jobs.work))
@@ -160,7 +160,7 @@ async def test_whoever_stops_waiting_does_not_free_the_place_of_a_job_that_runs(
     assert jobs.num_begun == 2, "those that nobody waited for any more never began"
 
 
-async def test_of_a_project_no_more_wait_than_may() -> None:
+async def test_a_project_has_a_bounded_number_of_waiting_jobs() -> None:
     threads, jobs = ProjectThreads("tokenizing", "long prompts", 1), Jobs()
     waiting = [asyncio.create_task(threads.run("greedy", jobs.work)) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)

@@ -122,7 +122,7 @@ async def test_an_embedding_is_run_and_billed(services: Services, principal: Pri
     assert (row["request_id"], row["completion_tokens"]) == ("req_line_1", 0)
 
 
-async def test_what_nobody_waits_for_is_not_begun(services: Services, principal: Principal) -> None:
+async def test_a_run_whose_caller_has_left_is_not_begun(services: Services, principal: Principal) -> None:
     with pytest.raises(ClientGone):
         await services.pipeline.complete(context(principal, gone=lambda: True), [CHAT])
     past = asyncio.get_running_loop().time() - 1

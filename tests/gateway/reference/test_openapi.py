@@ -174,7 +174,7 @@ def test_a_path_stands_where_its_resource_does(path: str, tag: str) -> None:
     assert tag_of(path).name == tag
 
 
-async def test_it_is_served_to_everybody(house: House, described: dict[str, Any]) -> None:
+async def test_the_document_is_served_without_a_key(house: House, described: dict[str, Any]) -> None:
     client = RawClient(house.gateway.port)
     reply = await client.send("GET", "/openapi.json", {})
     await client.close()

@@ -81,11 +81,11 @@ def test_every_link_leads_somewhere_here(parsed: ParsedPage) -> None:
     assert set(parsed.links) - anchors == {"/docs/style.css", "/openapi.json"}
 
 
-def test_nothing_on_it_runs_or_loads(parsed: ParsedPage) -> None:
+def test_the_page_runs_no_script_and_loads_nothing(parsed: ParsedPage) -> None:
     assert parsed.active == []
 
 
-def test_it_is_served_under_a_strict_policy_and_so_is_its_style(house: House) -> None:
+def test_the_page_and_its_style_are_served_under_a_strict_policy(house: House) -> None:
     shown = httpx.get(f"{house.url}/docs", timeout=PATIENCE_S)
     assert (shown.status_code, shown.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = shown.headers["content-security-policy"]
@@ -103,7 +103,7 @@ def test_examples_have_the_readers_own_url(house: House, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["<script>alert(1)</script>", "evil.example/'\"", "a b"])
-def test_a_host_that_is_none_is_not_repeated(house: House, host: str) -> None:
+def test_a_malformed_host_is_not_repeated_on_the_page(house: House, host: str) -> None:
     shown = httpx.get(f"{house.url}/docs", headers={"host": host}, timeout=PATIENCE_S)
     assert host not in shown.text
 
@@ -171,7 +171,7 @@ def test_the_commands_that_it_shows_run(house: House, described: dict[str, Any])
         assert done.returncode == 0 and b'"object"' in done.stdout, command
 
 
-async def test_of_all_that_ask_for_it_at_once_one_makes_it() -> None:
+async def test_requests_at_once_render_the_page_once() -> None:
     app, go_on = Litestar(openapi_config=None), threading.Event()
     calls: list[Litestar] = []
 

@@ -61,7 +61,7 @@ class Lab(msgspec.Struct, frozen=True):
         return reply
 
     async def copied(self) -> None:
-        """Wait until no copy runs or waits; one that finds too many others waiting would be dropped."""
+        """Wait until no copy of a request runs or waits, since a copy is dropped when too many others wait."""
         async with asyncio.timeout(PATIENCE_S):
             while any(gateway.is_copying for gateway in self.city.gateways):  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.005)

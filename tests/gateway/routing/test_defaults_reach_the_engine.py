@@ -68,7 +68,7 @@ def chosen_sampling(request: GenerateRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_what_is_left_open_is_the_adapters(asking: AskingTenant, path: str) -> None:
+async def test_fields_that_a_request_leaves_out_get_the_adapters_defaults(asking: AskingTenant, path: str) -> None:
     for fields in ({}, dict.fromkeys(SAMPLING), {"max_tokens": None}):
         request = await asking(path, **fields)
         assert chosen_sampling(request) == {name: DEFAULTS[name] for name in SAMPLING}
@@ -88,7 +88,7 @@ async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anywa
     assert (await asking(path, max_tokens=2)).sampling.max_tokens == 2
 
 
-async def test_both_of_chats_names_for_the_length_win(asking: AskingTenant) -> None:
+async def test_both_names_of_a_chats_length_override_the_default(asking: AskingTenant) -> None:
     assert (await asking(CHAT, max_completion_tokens=3)).sampling.max_tokens == 3
     assert (await asking(CHAT, min_tokens=11)).sampling.max_tokens == 11, "as with any usual number"
 
@@ -105,7 +105,7 @@ async def test_the_system_prompt_is_for_chats_without_one(asking: AskingTenant) 
     assert (await asking(COMPLETIONS)).prompt_token_ids == on_base.prompt_token_ids
 
 
-async def test_the_base_has_none(asking: AskingTenant) -> None:
+async def test_the_base_model_has_no_defaults(asking: AskingTenant) -> None:
     assert chosen_sampling(await asking(CHAT, model="tiny", max_tokens=1)) == {
         name: getattr(SamplingParams(max_tokens=0), name) for name in SAMPLING
     }

@@ -61,7 +61,7 @@ async def test_a_reply_of_an_experiment_can_be_voted_on_at_once(lab: Lab) -> Non
     assert HEADER not in plain.headers
 
 
-async def test_who_is_not_analysed_gets_the_control_and_is_counted_by_reason(lab: Lab) -> None:
+async def test_a_unit_that_is_not_analysed_gets_the_control_and_is_counted_by_reason(lab: Lab) -> None:
     made = await lab.start(coverage=5_000)
     covered = [f"user-{number}" for number in range(200) if assign(made.split, f"user-{number}", b"").is_analysed]
     outside = next(f"user-{number}" for number in range(200) if f"user-{number}" not in covered)

@@ -29,7 +29,7 @@ def test_a_twentieth_of_first_tokens_is_late() -> None:
 
 
 def test_of_further_first_tokens_a_twentieth_is_late_and_not_more() -> None:
-    """If more were late, requests that hardly are would use up the budget of second tries, which is a twentieth."""
+    """If more counted as late, requests that are hardly late would use up the hedges' budget of a twentieth."""
     draw, num_late = random.Random(3), 0
     made = measured_speeds(*(draw.random() for _ in range(NUM_SAMPLES)))
     for number in range(5_000):

@@ -20,7 +20,7 @@ BASE = "Org/Tiny-1"
         ("3", WantedAdapter("3", is_alias=True)),
     ],
 )
-def test_good_ones(model: str, wanted: WantedAdapter) -> None:
+def test_a_valid_model_string_names_its_adapter(model: str, wanted: WantedAdapter) -> None:
     assert read_model(model, [BASE, "other-2"]) == wanted
 
 
@@ -32,5 +32,5 @@ def test_good_ones(model: str, wanted: WantedAdapter) -> None:
         *("support-bot@3", "Support", "a\0", "-a", "a" * 65, f"{BASE}@3", "a/b", f"{BASE}:a\n"),
     ],
 )
-def test_what_can_be_nothings_name(model: str) -> None:
+def test_an_invalid_model_string_is_refused(model: str) -> None:
     assert read_model(model, [BASE, "other-2"]) is None

@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_S
 class Engine:
     """A fake backend that holds the adapters it loaded, and refuses the keys in `bad`.
 
-    bug: the error that the next load raises.
+    bug: the error that the next load raises; None: it raises none.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ async def test_every_engine_holds_what_is_pinned_and_lets_it_go(engines: list[En
         assert engine.asked == ["load 00000001", "load 00000003", "unpin 00000001", "unpin 00000003"]
 
 
-async def test_an_engine_that_comes_later_or_again_gets_them_too(engines: list[Engine], pins: Pins) -> None:
+async def test_an_engine_that_connects_later_gets_the_pinned_adapters(engines: list[Engine], pins: Pins) -> None:
     late, again = engines
     late.ready = False
     await pins.pin("pirate", True)
@@ -125,7 +125,7 @@ async def test_an_engine_that_comes_later_or_again_gets_them_too(engines: list[E
     await until(lambda: late.held == again.held == {pins.key(1)})
 
 
-async def test_what_one_engine_refuses_holds_up_nothing_else(engines: list[Engine], pins: Pins) -> None:
+async def test_an_adapter_that_one_engine_refuses_holds_up_no_other_adapter(engines: list[Engine], pins: Pins) -> None:
     picky, other = engines
     picky.bad.add(pins.key(1))
     await pins.pin("pirate", True)

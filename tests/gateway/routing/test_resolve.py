@@ -49,7 +49,7 @@ async def label(resolver: Resolver, tenant: Tenant, model: str) -> str | None:
     return route.adapter.label
 
 
-async def put(database: Database, tenant: Tenant, name: str, digest: str) -> None:
+async def put_content(database: Database, tenant: Tenant, name: str, digest: str) -> None:
     async with database.acquire() as conn:
         await put_adapter(conn, tenant.project_id, name, digest=digest, rank=8, size_bytes=1)
 
@@ -61,7 +61,7 @@ async def share(database: Database, owner: Tenant, name: str, borrower: Tenant) 
         assert await shares.create_share(conn, adapter_id, name, borrower.project_id) is not None
 
 
-async def alias(database: Database, tenant: Tenant, name: str, adapter: str, version: int) -> None:
+async def set_alias(database: Database, tenant: Tenant, name: str, adapter: str, version: int) -> None:
     async with database.acquire() as conn:
         adapter_id = await aliases.find_target(conn, tenant.project_id, adapter, version)
         assert adapter_id is not None
@@ -85,8 +85,8 @@ async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme
 
 
 async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database: Database, acme: Tenant) -> None:
-    await put(database, acme, "pirate", "b" * 64)
-    await alias(database, acme, "bot", "pirate", 1)
+    await put_content(database, acme, "pirate", "b" * 64)
+    await set_alias(database, acme, "bot", "pirate", 1)
     resolver = Resolver(database, bases(), project_key)
     for model, version in (("tiny:pirate", 2), ("tiny:pirate@1", 1), ("tiny:pirate@2", 2), ("bot", 1)):
         route = await resolver.resolve(caller(acme), model)
@@ -94,10 +94,10 @@ async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database:
         assert (route.id, route.model, route.adapter.ref.version) == (model, "tiny:pirate", version)
 
 
-async def test_what_was_found_is_remembered_until_a_change_is_told(database: Database, acme: Tenant) -> None:
+async def test_a_resolved_name_is_cached_until_a_change_is_announced(database: Database, acme: Tenant) -> None:
     resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
-    await put(database, acme, "pirate", "b" * 64)
+    await put_content(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     resolver.changed(Change(1, "api_keys", "key", acme.project_id))
     resolver.changed(Change(2, "adapters", "adpt", "proj_other"))
@@ -111,8 +111,8 @@ async def test_what_was_found_is_remembered_until_a_change_is_told(database: Dat
 
 
 async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database, acme: Tenant, globex: Tenant) -> None:
-    await put(database, acme, "pirate", "b" * 64)
-    await alias(database, acme, "bot", "pirate", 1)
+    await put_content(database, acme, "pirate", "b" * 64)
+    await set_alias(database, acme, "bot", "pirate", 1)
     await share(database, acme, "pirate", globex)
     resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, acme, "bot") == "pirate@1"
@@ -132,7 +132,7 @@ async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database
     await share(database, acme, "pirate", globex)
     resolver = Resolver(database, bases(), project_key)
     assert await label(resolver, globex, "tiny:pirate") == "pirate@1"
-    await put(database, acme, "pirate", "b" * 64)
+    await put_content(database, acme, "pirate", "b" * 64)
     resolver.changed(Change(1, "adapters", "adpt", acme.project_id))
     assert await label(resolver, globex, "tiny:pirate") == "pirate@2"
 
@@ -149,7 +149,7 @@ async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Data
 
     resolver = Resolver(OvertakenDatabase(), bases(), project_key)  # type: ignore[arg-type]
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
-    await put(database, acme, "pirate", "b" * 64)
+    await put_content(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"
 
 
@@ -160,7 +160,7 @@ _ALIAS_OF_POOL = """
 
 async def test_a_version_whose_pool_was_chosen_stays_there_while_it_can(database: Database, acme: Tenant) -> None:
     """Two pools serve the base: the older one answers by default."""
-    await alias(database, acme, "bot", "pirate", 1)
+    await set_alias(database, acme, "bot", "pirate", 1)
     shape = BaseShape({}, 1)
     both = [Base(name, BASE_DIGEST, shape) for name in ("tiny", "tiny-fast")]
     async with database.acquire() as conn, conn.transaction():

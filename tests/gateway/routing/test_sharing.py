@@ -1,5 +1,5 @@
-"""A shared adapter answers under its name. Limits, fairness, cache and bill are the borrower's; the owner is not
-shown."""
+"""A shared adapter answers under its name: limits, fairness, cache and bill are the borrower's, and borrowers do not
+see the owner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def shared(operator: httpx.AsyncClient, tenants: list[Tenant]) -> list[Ten
     return tenants
 
 
-async def test_it_is_called_by_its_name_and_nothing_else_of_the_owner_shows(shared: list[Tenant]) -> None:
+async def test_a_shared_adapter_is_called_by_its_name_and_shows_nothing_else_of_its_owner(shared: list[Tenant]) -> None:
     owner, borrower, stranger = shared
     client = await borrower.client()
     assert await served(client, "tiny:pirate") == "pirate@2"
@@ -105,7 +105,7 @@ async def test_a_promoted_version_holds_for_borrowers_too(city: City, shared: li
             pass
 
 
-async def test_why_it_cannot_be_loaded_is_the_owners_to_know(city: City, shared: list[Tenant]) -> None:
+async def test_only_the_owner_learns_why_a_shared_adapter_cannot_be_loaded(city: City, shared: list[Tenant]) -> None:
     owner, borrower, _ = shared
     await owner.put("pirate", 999)
     key = content_key(owner.project_id, digest_of_version(999))
@@ -121,7 +121,9 @@ async def test_why_it_cannot_be_loaded_is_the_owners_to_know(city: City, shared:
         assert owner.project_id not in reply.text and key[:8] not in reply.text
 
 
-async def test_how_it_fails_the_engine_is_the_owners_to_know(city: City, shared: list[Tenant]) -> None:
+async def test_only_the_owner_learns_how_a_shared_adapter_makes_the_engine_fail(
+    city: City, shared: list[Tenant]
+) -> None:
     owner, borrower, _ = shared
     await owner.put("pirate", 998)
     key = content_key(owner.project_id, digest_of_version(998))
@@ -138,7 +140,9 @@ async def test_how_it_fails_the_engine_is_the_owners_to_know(city: City, shared:
 
 
 @pytest.mark.parametrize("how", ["unshared", "removed", "archived"])
-async def test_it_ends_as_if_it_had_never_been(operator: httpx.AsyncClient, shared: list[Tenant], how: str) -> None:
+async def test_an_ended_share_is_answered_like_an_adapter_that_does_not_exist(
+    operator: httpx.AsyncClient, shared: list[Tenant], how: str
+) -> None:
     owner, borrower, _ = shared
     client = await borrower.client()
     assert await served(client, "tiny:pirate") == "pirate@2"

@@ -1,4 +1,4 @@
-"""Started by root, `serve` gives its children a user of their own, and acts as that user except for a few moments."""
+"""`serve` started by root runs its children as another user, and itself acts as that user except for a few moments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_child_runs_as_its_user_without_a_group_or_a_capability_of_roots(accou
 
 
 @as_root
-def test_who_stepped_down_is_root_again_for_what_needs_it_and_no_longer(account: Account, reached: Path) -> None:
+def test_serve_is_root_again_only_while_a_step_needs_it(account: Account, reached: Path) -> None:
     (reached / "secret").write_text("of root")
     (reached / "secret").chmod(0o600)
     (reached / "theirs").mkdir()
@@ -104,7 +104,7 @@ assert (folder / "secret").read_text() == "of root"
 
 
 @as_root
-def test_what_is_theirs_is_handed_over_and_nothing_that_a_link_names(
+def test_files_of_the_data_folder_are_handed_over_but_not_the_targets_of_links(
     account: Account, reached: Path, tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=reached)

@@ -1,4 +1,4 @@
-"""The questions that `serve` asks its gateway once it is ready, over a real socket."""
+"""The requests by which `serve`, over a real socket, learns about engines and pools of its gateway."""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def test_a_model_that_was_prepared_under_the_name_of_a_pool_is_not_prepared_agai
     assert prepared_folder(named) == prepared_folder(Settings(data_dir=tmp_path, model="owner/Model")) == former
 
 
-async def test_it_is_made_once_and_stays_removed(dsn: str, database: Database, folder: Path, tmp_path: Path) -> None:
+async def test_the_second_pool_is_made_once_and_stays_removed(
+    dsn: str, database: Database, folder: Path, tmp_path: Path
+) -> None:
     settings = Settings(data_dir=tmp_path)
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, ORGANIZATION)

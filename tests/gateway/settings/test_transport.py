@@ -28,7 +28,7 @@ def test_an_address_that_others_can_reach_needs_tls_or_a_word(host: str) -> None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_the_loopback_needs_none(host: str) -> None:
+def test_an_address_on_the_loopback_needs_no_tls(host: str) -> None:
     check(LORIKEET_HOST=host)
 
 
@@ -54,12 +54,14 @@ def test_a_database_elsewhere_needs_a_mode_of_tls(url: str) -> None:
     "url",
     ["postgresql://u:p@localhost/d", "postgresql://u:p@[::1]:1/d", "postgresql:///d?host=/run", "postgresql://u:p@/d"],
 )
-def test_a_database_on_this_machine_needs_none(url: str) -> None:
+def test_a_database_on_this_machine_needs_no_tls(url: str) -> None:
     check(DATABASE_URL=url)
 
 
 @pytest.mark.parametrize("verb", ["serve", "gateway"])
-def test_the_start_says_so_in_one_line(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_start_without_tls_is_refused_in_one_line(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     environ = {"PATH": os.environ["PATH"], "LORIKEET_DATA_DIR": str(tmp_path / "data"), "LORIKEET_HOST": "10.0.0.1"}
     assert main([verb], environ) == 2
     told = capsys.readouterr().err

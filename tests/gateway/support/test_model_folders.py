@@ -1,4 +1,4 @@
-"""The folder of a prepared model is one for the preparation and for all who look for it, also of a converted one."""
+"""Whoever looks for a prepared model, even a converted one, finds the folder that the preparation has written."""
 
 from __future__ import annotations
 

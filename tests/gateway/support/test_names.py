@@ -15,7 +15,7 @@ from gateway.support.threads import in_new_thread
 from tests.patience import PATIENCE_S
 
 
-class Silent:
+class SilentResolver:
     """A resolver whose look-ups of names that begin with "slow" block until they are let go."""
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class Silent:
 
 
 @pytest.fixture
-def silent() -> Iterator[Silent]:
-    resolver = Silent()
+def silent() -> Iterator[SilentResolver]:
+    resolver = SilentResolver()
     yield resolver
     resolver.go.set()
 
 
-async def started(names: Names, silent: Silent, hosts: Sequence[str]) -> list[asyncio.Task[Sequence[str]]]:
+async def started(names: Names, silent: SilentResolver, hosts: Sequence[str]) -> list[asyncio.Task[Sequence[str]]]:
     """Begin to look up names, and wait until the resolver was asked for each."""
     tasks = [asyncio.create_task(names.look_up(host, 443)) for host in hosts]
     await asyncio.sleep(0)  # each task has asked
@@ -47,7 +47,7 @@ async def started(names: Names, silent: Silent, hosts: Sequence[str]) -> list[as
     return tasks
 
 
-async def test_work_in_threads_and_other_names_go_on_beside_names_that_nobody_answers(silent: Silent) -> None:
+async def test_work_in_threads_and_other_names_go_on_beside_names_that_nobody_answers(silent: SilentResolver) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     names = Names(silent)
     waiting = await started(names, silent, [f"slow-{number}" for number in range(40)])
@@ -59,7 +59,7 @@ async def test_work_in_threads_and_other_names_go_on_beside_names_that_nobody_an
     assert all(isinstance(each, OSError) for each in await asyncio.gather(*waiting, return_exceptions=True))
 
 
-async def test_a_name_is_looked_up_once_at_a_time_also_after_its_first_caller_has_gone(silent: Silent) -> None:
+async def test_a_name_is_looked_up_once_at_a_time_also_after_its_first_caller_has_gone(silent: SilentResolver) -> None:
     names = Names(silent)
     (first,) = await started(names, silent, ["slow"])
     first.cancel()
@@ -75,7 +75,7 @@ async def test_a_name_is_looked_up_once_at_a_time_also_after_its_first_caller_ha
     assert silent.asked == ["slow", "slow"]
 
 
-async def test_too_many_at_once_are_refused(silent: Silent) -> None:
+async def test_too_many_at_once_are_refused(silent: SilentResolver) -> None:
     names = Names(silent, max_at_once=2)
     waiting = await started(names, silent, ["slow-1", "slow-2"])
     with pytest.raises(socket.gaierror, match="too many") as refused:
@@ -86,7 +86,7 @@ async def test_too_many_at_once_are_refused(silent: Silent) -> None:
     assert await names.look_up("quick", 443) == ["192.0.2.7"]
 
 
-async def test_a_name_without_a_thread_to_look_it_up_in_has_no_address_for_now(silent: Silent) -> None:
+async def test_a_name_without_a_thread_to_look_it_up_in_has_no_address_for_now(silent: SilentResolver) -> None:
     names = Names(silent)
     before = threading.stack_size(1 << 60)  # more than there are addresses: no thread starts
     try:

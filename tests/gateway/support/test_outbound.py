@@ -1,4 +1,5 @@
-"""Others may direct this process to public addresses alone, and it connects to the very address that was judged."""
+"""Tenants and operators may direct a gateway to public addresses alone, and it connects to the address that was
+checked."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-async def test_what_is_private(host: str) -> None:
+async def test_private_hosts_are_refused(host: str) -> None:
     with pytest.raises(NotPublic):
         await PUBLIC.address_of(httpx.URL(f"http://{host}/"))
 

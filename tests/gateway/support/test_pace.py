@@ -1,4 +1,4 @@
-"""A rate that each tenant has for itself."""
+"""Each tenant has a pace of its own, which its requests use up and time restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in a thread of its owner's."""
+"""Calls are executed in order by a thread that belongs to one owner."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def wait_for_event(done: asyncio.Event) -> None:
     await asyncio.wait_for(done.wait(), PATIENCE_S)
 
 
-async def test_no_error_ends_it() -> None:
+async def test_no_error_ends_a_worker() -> None:
     step = Step(OSError("away"), KeyError("a mistake"), ValueError("another"))
     async with working(Worker(step, 0.01, name="test")):
         await wait_for_event(step.done)
@@ -80,11 +80,11 @@ async def test_a_step_that_runs_has_ended_when_stop_returns() -> None:
     assert sorted(ended) == ["first", "second"]
 
 
-async def test_stopping_one_that_was_never_started_does_nothing() -> None:
+async def test_stopping_a_worker_that_was_never_started_does_nothing() -> None:
     await Worker(Step(), 0.0, name="test").stop()
 
 
-async def test_it_is_woken_between_steps() -> None:
+async def test_a_worker_is_woken_between_steps() -> None:
     step, wake = Step(KeyError("a mistake")), asyncio.Event()
     async with working(Worker(step, 3600.0, name="test", wake=wake)):
         await asyncio.sleep(0)  # the first step
@@ -92,7 +92,7 @@ async def test_it_is_woken_between_steps() -> None:
         await wait_for_event(step.done)
 
 
-async def test_one_that_rests_first_takes_no_step_before_it_is_woken() -> None:
+async def test_a_worker_that_rests_first_takes_no_step_before_it_is_woken() -> None:
     step, wake = Step(), asyncio.Event()
     async with working(Worker(step, math.inf, name="test", wake=wake, rests_first=True)):
         await asyncio.sleep(0.01)

@@ -39,7 +39,7 @@ def test_networks_hold_addresses_of_their_own_kind() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "", "*", "10.0.0.0/8/8"])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_a_malformed_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_network(text)
 

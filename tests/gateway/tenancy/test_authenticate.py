@@ -197,7 +197,7 @@ NO_KEYS = [
 ]
 
 
-async def test_what_is_no_key_is_refused_without_an_echo(authenticator: Authenticator) -> None:
+async def test_a_malformed_key_is_refused_without_repeating_it(authenticator: Authenticator) -> None:
     for header, message in NO_KEYS:
         with pytest.raises(InvalidApiKey) as refused:
             await authenticator.authenticate(header)

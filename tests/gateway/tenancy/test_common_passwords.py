@@ -41,12 +41,12 @@ FINE = [
 
 
 @pytest.mark.parametrize("password", COMMON)
-def test_what_guessers_try_early_is_common(password: str) -> None:
+def test_a_password_that_guessers_try_early_is_common(password: str) -> None:
     assert is_common(password, "ann.smith@example.com", "Ann Smith")
 
 
 @pytest.mark.parametrize("password", FINE)
-def test_what_has_nothing_to_do_with_such_words_is_not(password: str) -> None:
+def test_a_password_unlike_such_words_is_not_common(password: str) -> None:
     assert not is_common(password, "ann.smith@example.com", "Ann Smith")
 
 

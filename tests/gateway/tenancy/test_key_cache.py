@@ -16,7 +16,7 @@ def entry(number: int) -> CachedKey:
     return CachedKey(Principal("org", "proj", f"key_{number}", frozenset()), None)
 
 
-def test_it_holds_no_more_than_its_bounds_and_drops_the_least_recently_used() -> None:
+def test_the_cache_is_bounded_and_drops_the_least_recently_used_keys() -> None:
     cache = KeyCache(max_known=3, max_unknown=3)
     for number in range(3):
         cache.put(digest(number), entry(number), cache.generation)

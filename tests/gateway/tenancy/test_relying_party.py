@@ -19,7 +19,7 @@ from gateway.domain.tenancy.relying_party import RelyingParty, relying_party
         ("", "localhost", "http://localhost:8080"),
     ],
 )
-def test_the_name_is_the_public_urls(public_url: str, host: str, origin: str) -> None:
+def test_the_relying_partys_name_is_the_host_of_the_public_url(public_url: str, host: str, origin: str) -> None:
     assert relying_party(public_url, 8080) == RelyingParty(host, origin)
 
 
@@ -27,5 +27,5 @@ def test_the_name_is_the_public_urls(public_url: str, host: str, origin: str) ->
     "public_url",
     ["http://llm.example.com", "https://192.0.2.7", "https://[2001:db8::1]:8443", f"https://{'x' * 64}.com"],
 )
-def test_there_is_none_where_browsers_have_no_passkeys(public_url: str) -> None:
+def test_there_is_no_relying_party_where_browsers_have_no_passkeys(public_url: str) -> None:
     assert relying_party(public_url, 8080) is None

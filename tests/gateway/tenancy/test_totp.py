@@ -19,7 +19,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("unix_s", "code"), VECTORS)
-def test_the_vectors_of_the_rfc(unix_s: int, code: str) -> None:
+def test_codes_equal_the_test_vectors_of_the_rfc(unix_s: int, code: str) -> None:
     assert code_at(SECRET, unix_s // 30) == code
     assert matching_step(SECRET, code, unix_s) == unix_s // 30
 

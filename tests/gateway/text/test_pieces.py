@@ -1,4 +1,5 @@
-"""A text that is tokenized piece by piece has the token ids of the whole, in little memory, each owner apart."""
+"""A text that is tokenized piece by piece has the token ids of the whole; pieces are cached for each owner, in little
+memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
-def test_what_is_known_is_taken_out_and_the_rest_stays(text: str, expected: str) -> None:
+def test_known_secrets_are_removed_and_other_text_stays(text: str, expected: str) -> None:
     assert redacted(text) == expected
 
 
@@ -132,7 +132,7 @@ def test_no_secret_survives_whatever_is_around_it(secret: str, before: str, left
 
 
 @given(st.one_of(CARDS, IBANS, JWTS), st.text(string.ascii_letters, min_size=1, max_size=9))
-def test_letters_that_touch_it_hide_nothing(secret: str, letters: str) -> None:
+def test_letters_that_touch_a_secret_do_not_hide_it(secret: str, letters: str) -> None:
     assert secret not in redacted(f"{letters}{secret}")
     assert secret not in redacted(f"{secret}{letters}")
 

@@ -32,7 +32,7 @@ def tokenizer_of(folder: Path, template: str) -> Tokenizer:
     return Tokenizer.from_folder(folder)
 
 
-def test_a_template_that_takes_them_gets_them(tmp_path: Path) -> None:
+def test_a_template_that_takes_system_messages_anywhere_gets_them(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path, CHAT_TEMPLATE)
     assert tokenizer.takes_late_system
     assert tokenizer.render_chat(CONVERSATION, (), FITTED) == tokenizer.render_chat(CONVERSATION)
@@ -48,7 +48,7 @@ def test_a_template_that_insists_on_one_at_the_beginning_gets_turns_of_the_user(
 
 
 @pytest.mark.parametrize("role", ["tool", "assistant"])
-def test_they_are_turns_of_their_own_beside_others(role: str) -> None:
+def test_system_messages_beside_other_messages_are_turns_of_their_own(role: str) -> None:
     messages: list[dict[str, Any]] = [
         {"role": role, "content": "x"},
         {"role": "system", "content": "late"},

@@ -76,7 +76,7 @@ def test_no_effort_is_no_thinking_where_a_template_has_a_switch_for_it(tmp_path:
         *("tokenize", "chat_template", "tools", "return_tensors", "self", "tokenizer_kwargs", "padding"),
     ],
 )
-def test_what_the_renderer_uses_itself_is_nobodys_to_set(tmp_path: Path, name: str) -> None:
+def test_names_that_the_renderer_uses_itself_cannot_be_set(tmp_path: Path, name: str) -> None:
     model = tokenizer(tmp_path, EFFORT)
     with pytest.raises(InvalidRequest) as refused:
         render(model, optional(name))

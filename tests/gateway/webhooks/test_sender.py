@@ -65,7 +65,7 @@ class Receiver:
                 self.changed.clear()
 
 
-async def queue(database: Database, port: int, message_id: str) -> str:
+async def queue_message(database: Database, port: int, message_id: str) -> str:
     """Create a webhook at this port and a message for it; return the webhook's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
@@ -87,7 +87,7 @@ async def queue(database: Database, port: int, message_id: str) -> str:
 async def running_sender(database: Database, statuses: list[int], *, allow_private: bool) -> AsyncIterator[Receiver]:
     receiver = Receiver(statuses)
     server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
-    await queue(database, server.sockets[0].getsockname()[1], "msg_1")
+    await queue_message(database, server.sockets[0].getsockname()[1], "msg_1")
     sender = WebhookSender(
         database, SECRETS, allow_private=allow_private, first_delay=datetime.timedelta(milliseconds=50)
     )
@@ -206,7 +206,7 @@ async def test_a_receiver_that_never_ends_is_left_and_delays_nobody_else(databas
     receiver = Receiver([204])
     prompt = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
     slow_id, endless_id, good_id = [
-        await queue(database, server.sockets[0].getsockname()[1], f"msg_{number}")
+        await queue_message(database, server.sockets[0].getsockname()[1], f"msg_{number}")
         for number, server in enumerate((dripping, flooding, prompt))
     ]
     sender = WebhookSender(database, SECRETS, allow_private=True, timeout_s=5.5)
@@ -231,8 +231,8 @@ def test_a_message_is_not_due_again_while_it_is_sent() -> None:
     assert FIRST_DELAY.total_seconds() > TIMEOUT_S
 
 
-async def test_what_is_over_is_forgotten(database: Database) -> None:
-    webhook_id = await queue(database, 1, "waiting")
+async def test_old_messages_are_deleted(database: Database) -> None:
+    webhook_id = await queue_message(database, 1, "waiting")
     limit = Limit(
         "", (await webhook_row(database, webhook_id)).organization_id, None, None, None, "tokens", "day", 1, True
     )

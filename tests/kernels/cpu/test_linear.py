@@ -197,7 +197,7 @@ def test_a_matrix_that_is_no_number_is_refused(library: NativeLibrary, kind: For
             NativeMatrix.quantized(library, weight, kind)
 
 
-def test_no_rows_are_no_rows(library: NativeLibrary) -> None:
+def test_a_product_without_rows_has_no_rows(library: NativeLibrary) -> None:
     assert NativeLinear.of(library, "int8", torch.randn(20, 64))(torch.empty(0, 64)).shape == (0, 20)
 
 

@@ -50,7 +50,7 @@ def on_all_paths(library: NativeLibrary, count: int, call: Callable[[int, Tensor
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_norms(library: NativeLibrary, width: int) -> None:
+def test_norms_are_near_their_reference(library: NativeLibrary, width: int) -> None:
     x, weight = torch.randn(width) * 10, torch.randn(width)
     call = library.functions.lorikeet_norm
     out = on_all_paths(
@@ -60,7 +60,7 @@ def test_norms(library: NativeLibrary, width: int) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [2, 6, 16, 30, 64, 66, 96, 128, 256])
-def test_rotations(library: NativeLibrary, head_dim: int) -> None:
+def test_rotations_are_near_their_reference(library: NativeLibrary, head_dim: int) -> None:
     x, angles = torch.randn(head_dim), torch.randn(head_dim // 2)
     cos, sin = angles.cos(), angles.sin()
 
@@ -73,7 +73,7 @@ def test_rotations(library: NativeLibrary, head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_gated_activations(library: NativeLibrary, width: int) -> None:
+def test_gated_activations_are_near_their_reference(library: NativeLibrary, width: int) -> None:
     gate_up = torch.randn(2 * width) * 20
     call = library.functions.lorikeet_gate
     for code, reference in ((0, silu_mul_reference), (1, gelu_mul_reference)):
@@ -86,7 +86,7 @@ def test_gated_activations(library: NativeLibrary, width: int) -> None:
 
 
 @pytest.mark.parametrize("x", [0.0, -0.0, 1e-30, 80.0, -80.0, 200.0, -200.0, 1e30, -1e30])
-def test_activations_of_extreme_numbers(library: NativeLibrary, x: float) -> None:
+def test_activations_of_extreme_numbers_are_near_their_reference(library: NativeLibrary, x: float) -> None:
     gate_up = torch.tensor([x, 1.0])
     call = library.functions.lorikeet_gate
     out = on_all_paths(library, 1, lambda path, out: call(path, gate_up.data_ptr(), 1, 0, 1.0, out.data_ptr()))
@@ -95,7 +95,9 @@ def test_activations_of_extreme_numbers(library: NativeLibrary, x: float) -> Non
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "width", "rank"), [(1, 1, 1), (1, 576, 16), (2, 33, 7), (3, 64, 5), (17, 100, 9)])
-def test_adapters(library: NativeLibrary, rows: int, width: int, rank: int, dtype: torch.dtype) -> None:
+def test_products_of_adapters_are_near_their_reference(
+    library: NativeLibrary, rows: int, width: int, rank: int, dtype: torch.dtype
+) -> None:
     outputs = width + 13
     x, scaling = torch.randn(rows, width), 0.75
     a, b = torch.randn(rank, width).to(dtype), torch.randn(rank, outputs).to(dtype)
@@ -196,7 +198,7 @@ class Cache:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (3, 64), (4, 6), (5, 40), (2, 128), (9, 16)])
-def test_attention(library: NativeLibrary, group: int, head_dim: int, dtype: torch.dtype) -> None:
+def test_attention_is_near_its_reference(library: NativeLibrary, group: int, head_dim: int, dtype: torch.dtype) -> None:
     cache = Cache(2, head_dim, dtype)
     capped = [(1, 90, 0, 2.0), (16, 70, 20, 0.5)]
     sizes = [(1, 0, 0), (1, 15, 0), (1, 16, 0), (1, 90, 0), (5, 14, 0), (16, 70, 20), (3, 40, 1)]

@@ -76,7 +76,7 @@ class CachedSequences:
 
 @pytest.mark.parametrize(("head_dim", "group", "dtype"), SHAPES, ids=str)
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
-def test_every_head_size_and_group(
+def test_attention_equals_its_definition_for_every_head_size_and_group(
     lengths: list[tuple[int, int]], head_dim: int, group: int, dtype: torch.dtype
 ) -> None:
     num_kv_heads = 2 if group < 4 else 1
@@ -86,14 +86,16 @@ def test_every_head_size_and_group(
 
 @pytest.mark.parametrize("window", [1, 16, 100, 257])
 @pytest.mark.parametrize("lengths", [[*DECODES, (600, 1)], [*CHUNKS, (300, 50)]], ids=["decode", "prefill"])
-def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
+def test_attention_with_a_sliding_window_equals_its_definition(lengths: list[tuple[int, int]], window: int) -> None:
     cached = CachedSequences((6, 2, 64), lengths, torch.float32)
     assert_near(cached.attend(window), cached.expected(window))
 
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
-def test_bounded_scores(lengths: list[tuple[int, int]], window: int | None) -> None:
+def test_attention_with_bounded_scores_equals_its_definition(
+    lengths: list[tuple[int, int]], window: int | None
+) -> None:
     cached = CachedSequences((6, 2, 64), lengths, torch.float32)
     bounded = cached.attend(window, softcap=0.5)
     assert_near(bounded, cached.expected(window, softcap=0.5))
@@ -101,19 +103,19 @@ def test_bounded_scores(lengths: list[tuple[int, int]], window: int | None) -> N
 
 
 @pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 4096, 8192])
-def test_contexts_around_the_borders_of_splits(context: int) -> None:
+def test_contexts_around_the_borders_of_splits_equal_the_definition(context: int) -> None:
     cached = CachedSequences((2, 1, 64), [(context, 1), (1, 1)], torch.float32)
     assert_near(cached.attend(), cached.expected())
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 32])
 @pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
-def test_block_sizes(lengths: list[tuple[int, int]], block_size: int) -> None:
+def test_attention_equals_its_definition_for_every_block_size(lengths: list[tuple[int, int]], block_size: int) -> None:
     cached = CachedSequences((4, 2, 64), lengths, torch.float32, block_size)
     assert_near(cached.attend(), cached.expected())
 
 
-def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
+def test_a_long_chunk_over_a_long_prefix_equals_the_definition(full: bool) -> None:
     """There are several tiles of 16 queries and several of 32 positions, and the last ones are not full."""
     lengths = [(8192, 1000), (1000, 1000)] if full else [(300, 35), (40, 40)]
     cached = CachedSequences((8, 2, 64), lengths, torch.float32)
@@ -121,7 +123,7 @@ def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
 
 
 @pytest.mark.parametrize("num_tiles", [None, 0, 3])
-def test_no_sequences(num_tiles: int | None) -> None:
+def test_a_batch_without_sequences_is_computed(num_tiles: int | None) -> None:
     cached = CachedSequences((4, 2, 64), [(3, 1)], torch.float32)
     tables, lengths, starts, *_ = cached.contexts
     cached.q = cached.q[:0]
@@ -186,6 +188,8 @@ def test_a_query_that_is_no_number_leaves_no_trace_in_others(lengths: list[tuple
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
 @pytest.mark.parametrize("lengths", [[(1024, 1)] * 64, [(8192, 1)] * 8, [(2048, 2048), (4096, 512)]], ids=len)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_targets_shapes(dtype: torch.dtype, lengths: list[tuple[int, int]]) -> None:
+def test_attention_equals_its_definition_at_the_targets_shapes(
+    dtype: torch.dtype, lengths: list[tuple[int, int]]
+) -> None:
     cached = CachedSequences((32, 8, 128), lengths, dtype)
     assert_near(cached.attend(), cached.expected())

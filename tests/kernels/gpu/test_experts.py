@@ -17,7 +17,7 @@ SHAPES = [(1, 4, 1, 8, 16), (3, 16, 4, 40, 24), (40, 2, 1, 96, 130), (90, 2, 2, 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_grouped_products(shape: tuple[int, ...], has_bias: bool, dtype: torch.dtype) -> None:
+def test_grouped_products_equal_their_definition(shape: tuple[int, ...], has_bias: bool, dtype: torch.dtype) -> None:
     num_tokens, num_experts, num_chosen, width, height = shape
     chosen = torch.stack([torch.randperm(num_experts)[:num_chosen] for _ in range(num_tokens)]).to(DEVICE)
     rows = sorted_rows(chosen, num_experts)

@@ -11,7 +11,7 @@ from tests.kernels.gpu.compare import DEVICE
 
 @pytest.mark.parametrize("num_rows", [1, 64, 300])
 def test_a_negative_token_is_a_place_among_the_chosen(num_rows: int) -> None:
-    """One of the chosen is no token, and the token in its place can be looked up."""
+    """One chosen value is no token; the token that replaces it can be looked up in the embedding."""
     chosen = torch.randint(1, 1 << 40, (num_rows + 5,))
     chosen[num_rows // 2] = -1
     places = torch.randperm(num_rows + 5)[:num_rows]

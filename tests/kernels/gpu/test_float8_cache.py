@@ -23,7 +23,7 @@ def in_float8(cache: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (20, 0.0), (None, 0.5)])
 @pytest.mark.parametrize("lengths", [[*DECODES, (600, 1)], CHUNKS], ids=["decode", "prefill"])
 @pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (4, 128), (7, 80)])
-def test_attention_over_it(
+def test_attention_over_a_float8_cache_equals_its_definition(
     group: int,
     head_dim: int,
     lengths: list[tuple[int, int]],
@@ -51,7 +51,9 @@ def test_attention_over_it(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(1, 1, 64), (9, 3, 80), (8, 1, 128)])
-def test_writing_it(heads: int, kv_heads: int, head_dim: int, normed: bool, dtype: torch.dtype) -> None:
+def test_a_float8_cache_is_written_by_its_definition(
+    heads: int, kv_heads: int, head_dim: int, normed: bool, dtype: torch.dtype
+) -> None:
     """A number near the middle of two may be rounded to either, since cosines are multiplied in another order."""
     num_rows, num_slots = 13, 40
     qkv = randn(num_rows, heads + 2 * kv_heads, head_dim, dtype=dtype)
@@ -79,7 +81,7 @@ def test_writing_it(heads: int, kv_heads: int, head_dim: int, normed: bool, dtyp
 @pytest.mark.filterwarnings(
     "ignore:invalid value:RuntimeWarning", "ignore:overflow:RuntimeWarning"
 )  # by the interpreter
-def test_it_holds_numbers_only() -> None:
+def test_a_float8_cache_holds_finite_numbers_only() -> None:
     qkv = randn(4, 3, 64, dtype=torch.float16)
     qkv[0, 1, 3], qkv[1, 2, 40], qkv[2, 2, 5], qkv[3, 1, 9] = torch.nan, torch.inf, -torch.inf, 65504.0
     cache = torch.zeros(2, 1, 4, 64, dtype=torch.float8_e4m3fn, device=DEVICE)

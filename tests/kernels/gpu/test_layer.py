@@ -18,14 +18,14 @@ SHAPES = [(1, 8), (7, 576), (63, 100), (3, 4096), (129, 64)]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_rms_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_rms_norm_equals_its_definition(shape: tuple[int, int], dtype: torch.dtype) -> None:
     x, weight = randn(shape[0], shape[1] + 8, dtype=dtype)[:, 8:], randn(shape[1], dtype=dtype)
     assert_near(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_norm_of_a_sum_that_is_kept(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_the_norm_of_a_stored_sum_equals_its_definition(shape: tuple[int, int], dtype: torch.dtype) -> None:
     x, residual, weight = randn(*shape, dtype=dtype), randn(*shape, dtype=dtype), randn(shape[1], dtype=dtype)
     expected = x + residual
     assert_near(add_rms_norm_(x, residual, weight, 1e-5), rms_norm_reference(expected, weight, 1e-5))
@@ -34,14 +34,14 @@ def test_the_norm_of_a_sum_that_is_kept(shape: tuple[int, int], dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 2), (7, 130), (63, 3072), (129, 40)], ids=str)
-def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_silu_mul_equals_its_definition(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = 4 * randn(*shape, dtype=dtype)
     assert_near(silu_mul(gate_up), silu_mul_reference(gate_up))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 2), (7, 130), (63, 3072)], ids=str)
-def test_gelu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_gelu_mul_equals_its_definition(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = 4 * randn(*shape, dtype=dtype)
     if shape[1] > 2:
         gate_up[:, 0] = -60.0  # where an exponential would overflow
@@ -53,7 +53,9 @@ def test_gelu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(1, 1, 64), (9, 3, 80), (4, 4, 96), (8, 1, 128), (3, 1, 256)]
 )
-def test_rotation_and_cache_write(heads: int, kv_heads: int, head_dim: int, normed: bool, dtype: torch.dtype) -> None:
+def test_rotation_and_cache_write_equal_their_definition(
+    heads: int, kv_heads: int, head_dim: int, normed: bool, dtype: torch.dtype
+) -> None:
     num_rows = 13
     qkv = randn(num_rows, heads + 2 * kv_heads, head_dim, dtype=dtype)
     angles = randn(100, head_dim // 2)
@@ -79,7 +81,7 @@ def test_rotation_and_cache_write(heads: int, kv_heads: int, head_dim: int, norm
 )  # by the interpreter
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_cache_holds_numbers_only(dtype: torch.dtype) -> None:
-    """0 * NaN is not 0: the next owner of a block reads it at weight 0."""
+    """The next owner of a block reads old values at weight 0, and 0 * NaN would not be 0."""
     qkv = randn(4, 3, 64, dtype=dtype)
     qkv[0, 1, 3], qkv[1, 2, 40], qkv[2, 2, 5], qkv[3, 1, 9] = torch.nan, torch.inf, -torch.inf, torch.finfo(dtype).max
     cache, expected = torch.zeros(2, 2, 1, 4, 64, dtype=dtype, device=DEVICE)

@@ -35,7 +35,9 @@ LARGE_SHAPES = [(4096, (4096, 1024, 1024)), (4096, (14336, 14336)), (14336, (409
 
 
 @pytest.mark.parametrize(("num_rows", "popularity", "dtype"), BATCHES, ids=str)
-def test_mixed_ranks_by_popularity(num_rows: int, popularity: str, dtype: torch.dtype, full: bool) -> None:
+def test_adapters_of_mixed_ranks_equal_the_definition_at_any_popularity(
+    num_rows: int, popularity: str, dtype: torch.dtype, full: bool
+) -> None:
     is_large = full or DEVICE.type == "cuda"
     highest = 128 if num_rows <= 7 or is_large else 17
     num_rows = num_rows if is_large else min(num_rows, 260)
@@ -46,7 +48,7 @@ def test_mixed_ranks_by_popularity(num_rows: int, popularity: str, dtype: torch.
 
 
 @pytest.mark.parametrize(("rank", "dtype"), RANKS_AND_WIDTHS, ids=str)
-def test_every_rank(rank: int, dtype: torch.dtype) -> None:
+def test_adapters_of_every_rank_equal_the_definition(rank: int, dtype: torch.dtype) -> None:
     adapters = Adapters([[rank, rank]], 80, (40, 72), dtype)
     x, out = randn(19, 80, dtype=dtype), randn(19, 112, dtype=dtype)
     slots = torch.zeros(19, dtype=torch.int64, device=DEVICE)
@@ -55,7 +57,9 @@ def test_every_rank(rank: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("block_m", "dtype"), CHUNKS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_shape(shape: tuple[int, tuple[int, ...]], block_m: int, dtype: torch.dtype) -> None:
+def test_adapters_of_every_shape_equal_the_definition(
+    shape: tuple[int, tuple[int, ...]], block_m: int, dtype: torch.dtype
+) -> None:
     in_features, sizes = shape
     adapters = Adapters(mixed_ranks(4, len(sizes), highest=16), in_features, sizes, dtype)
     num_rows = 20 if block_m > 2 or DEVICE.type == "cuda" else 7
@@ -70,7 +74,9 @@ def test_every_shape(shape: tuple[int, tuple[int, ...]], block_m: int, dtype: to
 @pytest.mark.parametrize("rank", [16, 64])
 @pytest.mark.parametrize("num_rows", [1, 32, 1000])
 @pytest.mark.parametrize("shape", LARGE_SHAPES, ids=str)
-def test_the_targets_shapes(shape: tuple[int, tuple[int, ...]], num_rows: int, rank: int, dtype: torch.dtype) -> None:
+def test_adapters_equal_the_definition_at_the_targets_shapes(
+    shape: tuple[int, tuple[int, ...]], num_rows: int, rank: int, dtype: torch.dtype
+) -> None:
     in_features, sizes = shape
     adapters = Adapters([[rank] * len(sizes)] * 32, in_features, sizes, dtype)
     x, out = randn(num_rows, in_features, dtype=dtype), randn(num_rows, sum(sizes), dtype=dtype)
@@ -79,7 +85,7 @@ def test_the_targets_shapes(shape: tuple[int, tuple[int, ...]], num_rows: int, r
     assert_near(adapters.add(out, x, slots, block_m), adapters.expected(out, x, slots))
 
 
-def test_rows_that_are_strided_views() -> None:
+def test_rows_that_are_strided_views_get_their_deltas() -> None:
     adapters = Adapters(mixed_ranks(3, 2), 64, (32, 48), torch.float32)
     x, out = randn(9, 70)[:, :64], randn(9, 100)
     slots = slots_of("uniform", 9, 3)
@@ -100,7 +106,7 @@ def test_rows_without_an_adapter_and_rank_0_are_left_as_they_are() -> None:
     assert not torch.equal(ours[[0, 3], 32:], out[[0, 3], 32:])
 
 
-def test_no_rows_and_no_adapters() -> None:
+def test_batches_without_rows_or_adapters_change_nothing() -> None:
     adapters = Adapters([[4]], 64, (32,), torch.float32)
     none = torch.full((3,), -1, device=DEVICE)
     out = randn(3, 32)

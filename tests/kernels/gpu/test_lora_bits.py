@@ -45,7 +45,7 @@ def test_more_neighbors_and_chunks_of_32_instead_of_16_give_the_same_bits(dtype:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> None:
-    """There are three splits, the last one short."""
+    """The inputs are divided into three splits, the last of which is shorter."""
     adapters = Adapters(mixed_ranks(NUM_SLOTS, 1, highest=16), 2104, (24,), dtype)
     x, out, slots = randn(20, 2104, dtype=dtype), randn(20, 24, dtype=dtype), slots_of("uniform", 20, NUM_SLOTS)
     apart, together = (adapters.add(out, x, slots, all_at_once=together) for together in (False, True))

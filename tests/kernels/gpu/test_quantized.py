@@ -42,7 +42,9 @@ def int4_weight(outputs: int, inputs: int, group: int, *, ordered: bool = False)
 @pytest.mark.parametrize(
     ("outputs", "inputs", "group"), [(1, 32, 32), (70, 96, 32), (65, 320, 64), (130, 1024, 128), (48, 640, 640)]
 )
-def test_int4(outputs: int, inputs: int, group: int, ordered: bool, dtype: torch.dtype, full: bool) -> None:
+def test_int4_products_equal_their_definition(
+    outputs: int, inputs: int, group: int, ordered: bool, dtype: torch.dtype, full: bool
+) -> None:
     """Each order is multiplied in one dtype, and at full size in both."""
     if not full and ordered != (dtype is torch.float16):
         pytest.skip("the other dtype has this order")
@@ -97,7 +99,7 @@ def test_rows_are_rounded_to_e4m3(inputs: int, stretch: int, dtype: torch.dtype)
     ],
 )
 @pytest.mark.parametrize("is_rounded", [False, True])
-def test_float8(
+def test_float8_products_equal_their_definition(
     outputs: int, inputs: int, rows: int, stretch: int, is_rounded: bool, dtype: torch.dtype, full: bool
 ) -> None:
     """Each kind of inputs is multiplied in one dtype, and at full size in both."""

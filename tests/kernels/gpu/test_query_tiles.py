@@ -31,7 +31,7 @@ def test_every_query_is_in_one_tile_and_those_that_see_most_are_first(seed: int)
 
 @pytest.mark.parametrize(("num_queries", "num_sequences", "at_once"), [(0, 3, 4), (2, 5, 4), (9, 3, 4), (70, 4, 16)])
 def test_the_bound_is_reached_and_no_larger(num_queries: int, num_sequences: int, at_once: int) -> None:
-    """The bound is reached by one query of each sequence and the rest in one of them."""
+    """The bound is reached if one sequence has all queries but one for each other sequence."""
     begun = min(num_queries, num_sequences)
     queries = [1] * (begun - 1) + [num_queries - begun + 1] if begun else []
     most = sum(-(-count // at_once) for count in queries)

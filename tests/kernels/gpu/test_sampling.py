@@ -120,7 +120,7 @@ def test_a_row_draws_the_same_token_among_any_neighbors() -> None:
 
 
 @pytest.mark.parametrize("num_pairs", [0, 1, 300, 700])
-def test_penalties_and_biases(num_pairs: int) -> None:
+def test_penalties_and_biases_equal_their_definition(num_pairs: int) -> None:
     logits = randn(7, 500)
     places = torch.randperm(7 * 500)[:num_pairs]
     rows, token_ids = (places // 500).int(), (places % 500).int()

@@ -1,4 +1,5 @@
-"""A judge's habits of order, length and itself do not decide; few human labels correct the bias that is left."""
+"""A judge's preference for an order, for length or for itself is removed; few human labels correct the remaining
+bias."""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ def pair(control_first: Verdict, arm_first: Verdict, control_chars: int = 100, a
         ("first", "tie", 0.25, False),
     ],
 )
-def test_a_judge_that_follows_the_place_says_nothing(
+def test_a_judge_that_follows_the_order_of_answers_gives_no_preference(
     control_first: Verdict, arm_first: Verdict, score: float, follows_place: bool
 ) -> None:
     judged = pair(control_first, arm_first)
     assert (judged.score, judged.follows_place) == (score, follows_place)
 
 
-def test_what_a_length_explains_is_removed() -> None:
+def test_the_preference_for_longer_answers_is_removed() -> None:
     longer = [pair("second", "first", 100, 400) for _ in range(30)] + [pair("first", "second", 400, 100)] * 10
     assert sum(each.score for each in longer) == 30, "the judge always prefers the longer answer"
     assert at_equal_length(longer) == pytest.approx([0.5] * 40)
@@ -58,7 +59,7 @@ def test_a_judge_that_serves_an_arm_is_refused(judge: str) -> None:
 
 
 @pytest.mark.parametrize("judge", ["base", "base:critic@2", "tiny:support"])
-def test_another_judge_is_not(judge: str) -> None:
+def test_a_judge_that_serves_no_arm_is_allowed(judge: str) -> None:
     check_judge(judge, ["tiny", "base:support@2"])
 
 

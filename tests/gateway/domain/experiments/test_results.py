@@ -1,4 +1,4 @@
-"""Results are a function of sums: what is shown, what is not believed, and what stops an experiment."""
+"""Results of an experiment are computed from its sums: which effects are shown, and when no decision is allowed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nothing_is_decided_before_its_days_nor_with_a_wrong_sample_ratio() -> N
     assert lost.is_srm and not lost.may_decide
 
 
-def test_results_of_nothing_are_nothing() -> None:
+def test_results_without_events_are_empty() -> None:
     empty = results_from(Tally({}))
     assert (empty.comparisons, empty.srm_log_e, empty.is_srm, empty.may_decide) == ((), 0, False, False)
     assert [arm.compliance for arm in empty.arms] == [None, None]
@@ -82,13 +82,13 @@ def test_a_treatment_that_is_not_delivered_is_seen() -> None:
 
 
 def test_a_different_answer_rate_is_shown_beside_the_effect() -> None:
-    """Both arms are liked alike; people who dislike the treatment answer more, which makes it look worse."""
+    """Both arms are liked alike, but people who dislike the treatment vote more often, so that it looks worse."""
     shown = results_from(tally((successes(500, 300), successes(620, 300))))
     assert shown.comparisons[0].effect.effect < -0.1
     assert shown.comparisons[0].answered == (0.1, 0.124)
 
 
-def test_epochs_are_strata_and_their_shares_their_own() -> None:
+def test_effects_and_sample_ratios_are_computed_within_epochs() -> None:
     rows = ((1, 9_000, 2_700, 1_000, 300), (2, 5_000, 1_000, 5_000, 1_000))
     given = Tally(
         {1: (0.9, 0.1), 2: (0.5, 0.5)},
@@ -139,7 +139,7 @@ def test_quantiles_are_compared_over_epochs_of_equal_shares() -> None:
     assert [each.verdict for each in shown.guardrails if each.metric == "ttft_ms.p95"] == ["harmed"]
 
 
-def test_harm_pauses_where_the_guardrail_says_so() -> None:
+def test_harm_pauses_only_if_the_guardrail_is_set_to_pause() -> None:
     votes = successes(200, 100), successes(200, 100)
     shown = results_from(tally(votes, units=(500, 500), errors=(5, 50)))
     harm = [each for each in shown.guardrails if each.verdict == "harmed"]
@@ -172,7 +172,9 @@ def test_refusals_fire_their_own_guardrail_while_the_sample_ratio_holds() -> Non
         (None, "increase", "unclear"),
     ],
 )
-def test_margins(interval: Interval | None, goal: guardrails.Goal, verdict: str) -> None:
+def test_a_guardrail_judges_an_interval_by_its_margin(
+    interval: Interval | None, goal: guardrails.Goal, verdict: str
+) -> None:
     assert guardrails.interval_verdict(interval, goal, 0.1) == verdict
 
 

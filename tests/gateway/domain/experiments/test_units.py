@@ -133,7 +133,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 @PATIENT
 @given(units_events(), st.randoms(use_true_random=False), st.integers(0, 12))
-def test_any_order_comes_to_the_same_and_equals_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
+def test_any_order_of_events_gives_the_sums_of_a_recount(events: list[Event], rng: random.Random, closed: int) -> None:
     state, tables = follow_events(events, closed)
     rng.shuffle(events)
     again, other = follow_events(events, 12 - closed)
@@ -170,7 +170,7 @@ def test_days_since_exposure_are_bounded_and_a_window_of_one_day_has_none() -> N
     assert state is not None and sorted(state.days) == list(range(MAX_AGES))
 
 
-def test_sums_are_those_of_the_units() -> None:
+def test_sums_equal_the_sums_of_the_units_outcomes() -> None:
     costs = [3, 0, 7_000_000_001]
     exposed = [Event(0, "req_1", Counts(1, cost_nanos=cost), (1, 0)) for cost in costs]
     tables = recounted(
@@ -193,7 +193,7 @@ def test_only_errors_and_refusals_count_before_the_window_has_closed() -> None:
     assert closed.sums[(8, 1, 1), "cost_nanos"] == Unit(5)
 
 
-def test_what_comes_after_the_window_or_before_the_first_exposure_is_left_out() -> None:
+def test_events_after_the_window_or_before_the_first_exposure_are_left_out() -> None:
     exposed = Event(DAY_US, "req_2", Counts(1, cost_nanos=1), (1, 0))
     late = Event(DAY_US + WINDOW_US, "req_3", Counts(1, cost_nanos=10), (1, 0))
     early = Event(DAY_US - 1, "req_1", Counts(num_votes=1), votes={"thumbs_up": (1, 1)})
@@ -223,7 +223,7 @@ def test_the_time_of_a_unit_is_that_of_its_first_request_by_its_best_row() -> No
     ("metric", "expected"),
     [("ttft_ms", Unit(30, d=2)), ("length_rate", Unit(1, d=3)), ("answer_rate", Unit(1)), ("time_per_token_ms", None)],
 )
-def test_ratios_have_requests_below_and_no_value_without_any(metric: str, expected: Unit | None) -> None:
+def test_ratios_divide_by_requests_and_have_no_value_without_any(metric: str, expected: Unit | None) -> None:
     state = state_after_events(
         [Event(0, "req_1", Counts(3, num_cut=1, ttft_us=30, num_ttft=2, num_votes=2), (1, 0))], WINDOW_US
     )

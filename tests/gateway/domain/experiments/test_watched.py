@@ -34,8 +34,8 @@ def sums_at(arm: Arm, run: int, look: int) -> Sums:
     return Sums(round(n), *rest)
 
 
-def check_against_the_room(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
-    """Check that the functions of the room compute these arrays' results from the same sums.
+def check_against_package(control: Arm, treatment: Arm, log_e: np.ndarray, tightest_at: int, adjusted: bool) -> None:
+    """Assert that `gateway.domain.experiments` computes the results of these arrays from the same sums.
 
     adjusted: as for `t_values`.
     """
@@ -61,7 +61,7 @@ def test_watching_makes_no_false_alarms(shape: str, full: bool) -> None:
         control, treatment = arm_sums_at_looks(y, rng.random(y.shape) < 0.5, EVERY)
         t = t_values(control, treatment)
         log_e = t_log_e(t, control.n + treatment.n, tightest_at)
-        check_against_the_room(control, treatment, log_e, tightest_at, False)
+        check_against_package(control, treatment, log_e, tightest_at, False)
         found += int((first_beyond(log_e, 0.05) < t.shape[1]).sum())
         naive += int(((np.abs(t) > 1.959964) & (np.minimum(control.n, treatment.n) >= 100)).any(axis=1).sum())
     print_figures(f"A/A, {shape}", false=found / num_runs, naive=naive / num_runs)
@@ -117,7 +117,7 @@ def test_effects_are_found_with_little_more_than_the_fixed_size(full: bool) -> N
         treated = rng.random((CHUNK, num_units)) < 0.5
         control, treatment = arm_sums_at_looks(rng.standard_normal(treated.shape) + effect * treated, treated, EVERY)
         log_e = t_log_e(t_values(control, treatment), control.n + treatment.n, round(fixed))
-        check_against_the_room(control, treatment, log_e, round(fixed), False)
+        check_against_package(control, treatment, log_e, round(fixed), False)
         found += int((first_beyond(log_e, 0.05) < log_e.shape[1]).sum())
     print_figures("found by 1.65 of the fixed size for 80 %", power=found / num_runs)
     assert found / num_runs >= (0.8 if full else 0.74)
@@ -135,7 +135,7 @@ def test_a_covariate_shortens_the_wait_and_makes_no_false_alarms(full: bool) -> 
         for adjusted in (True, False):
             control, treatment = arm_sums_at_looks(0.7 * x + noise + 0.1 * treated, treated, EVERY, x)
             log_e = t_log_e(t_values(control, treatment, adjusted=adjusted), control.n + treatment.n, 5_000)
-            check_against_the_room(control, treatment, log_e, 5_000, adjusted)
+            check_against_package(control, treatment, log_e, 5_000, adjusted)
             waits[adjusted].append(first_beyond(log_e, 0.05))
         control, treatment = arm_sums_at_looks(0.7 * x + noise, treated, EVERY, x)
         null = t_log_e(t_values(control, treatment, adjusted=True), control.n + treatment.n, 5_000)
@@ -170,7 +170,7 @@ def test_errors_of_one_arm_are_found_and_no_others(full: bool) -> None:
     assert false <= 0.01
 
 
-def test_requests_are_no_units(full: bool) -> None:
+def test_intervals_over_requests_are_wrong_and_those_over_units_are_right(full: bool) -> None:
     """1,000 users with 20 requests each, alike within a user: intervals over users are right, over requests they are
     not."""
     num_runs = 1_000 if full else 100
@@ -202,7 +202,7 @@ def test_requests_are_no_units(full: bool) -> None:
 
 
 def test_ramps_make_no_false_alarms(full: bool) -> None:
-    """The success of everybody changes while weights do: strata show no effect, pooled sums show one each time."""
+    """All units do better while the weights change: strata show no effect, but pooled sums show one in every run."""
     num_runs = 1_000 if full else 200
     rng = np.random.default_rng(10)
     stratified, pooled = 0, 0
@@ -252,9 +252,9 @@ def test_a_biased_judge_biases_nothing(full: bool) -> None:
 
 
 def test_outcomes_count_once_their_window_has_closed(full: bool) -> None:
-    """All units came on day one, and their outcomes go on: looks while outcomes grow have no bound on false alarms.
+    """All units come on day one: if their outcomes are counted while they still grow, false alarms have no bound.
 
-    The same units, each counted when its window closes, make no false alarms.
+    The same units make no false alarms if each is counted when its window closes.
     """
     num_runs, num_looks = (2_000, 10_000) if full else (1_000, 10_000)
     rng = np.random.default_rng(14)

@@ -78,7 +78,7 @@ def test_on_an_accelerator_a_checkpoint_in_few_bits_counts_as_it_is_held(
     assert found.on_gpu and found.weights == heads * 2 + layers * of_layers
 
 
-def test_whether_safetensors_become_integers_by_themselves_is_not_known_beforehand() -> None:
+def test_the_estimate_assumes_that_safetensors_are_not_quantized_automatically() -> None:
     assert CONFIG.quantization == "auto"
     assert estimate(Weights(6400, 640), MODEL, CONFIG, gpu_bytes=[], has_bf16=False).weights == 6400 * 4
 
@@ -146,7 +146,7 @@ def test_engines_share_the_processors_of_a_host(asked: int, num_processors: int,
     ("address", "where"),
     [("tcp://10.0.0.7:7400", "10.0.0.7"), ("tcp://[fd00::7]:7400", "fd00::7"), ("ipc:///run/a.sock", ""), ("", "")],
 )
-def test_the_host_of_an_address_on_tcp(address: str, where: str) -> None:
+def test_only_a_tcp_address_names_a_host(address: str, where: str) -> None:
     assert host_of_tcp(address) == where
 
 

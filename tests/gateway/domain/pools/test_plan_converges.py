@@ -127,7 +127,7 @@ class Planning(RuleBasedStateMachine):
                 assert now.revision is not None
 
     def settle_failing(self) -> None:
-        """Settle the world; a pool without a revision to go back to may try its broken revision for ever."""
+        """Settle the world; a pool that has no earlier revision may try its broken revision for ever."""
         hopeless = [
             name
             for name, now in self.world.pools.items()

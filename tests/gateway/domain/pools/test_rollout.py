@@ -40,7 +40,7 @@ def test_where_both_do_not_fit_one_makes_room_for_the_other() -> None:
     assert set(steps(4)) == {"one after the other"}
 
 
-def test_nothing_is_said_without_a_change_that_could_be() -> None:
+def test_no_rollout_is_shown_without_a_possible_change() -> None:
     hosts = [host(4)]
     assert rollout_of([pool(replicas=[replica("a")])], hosts, "p") is None, "no change"
     assert rollout_of([pool(serves=None, wants=1)], hosts, "p") is None, "nothing served before"

@@ -175,7 +175,7 @@ def test_no_replica_goes_while_a_request_waits() -> None:
         assert decision.num_replicas == 3
 
 
-def test_one_busy_look_in_the_window_keeps_all_replicas() -> None:
+def test_one_busy_second_in_the_window_keeps_all_replicas() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=4)
     for _ in range(6):
         site.steps(1, 40)
@@ -183,7 +183,7 @@ def test_one_busy_look_in_the_window_keeps_all_replicas() -> None:
     assert set(site.numbers) == {4}
 
 
-def test_a_pool_that_needs_again_what_went_waits_longer_the_next_time() -> None:
+def test_a_pool_that_needed_a_removed_replica_again_waits_longer_before_the_next_removal() -> None:
     site = Site(Bounds(1, 2, down_after_s=40), number=1)
     falls: list[float] = []
     for _ in range(400):
@@ -239,7 +239,7 @@ def test_without_figures_nothing_changes_and_old_figures_are_forgotten() -> None
     assert set(site.steps(1, 55)) == {3}, "the window begins anew"
 
 
-def test_gateways_tell_the_same_of_engines_and_each_its_own_of_what_it_holds() -> None:
+def test_loads_of_gateways_are_combined_without_counting_engines_twice() -> None:
     one = Load(num_ready=2, places=16, num_running=9, num_waiting=1, num_own=3, num_held=5, idle_s=3.0)
     other = Load(num_ready=1, places=8, num_running=10, num_own=4, num_held=6, idle_s=50.0, oldest_wait_s=4.0)
     both = combined_load([one, other])

@@ -31,12 +31,12 @@ def test_a_wrong_setting_is_named(settings: dict[str, str], why: str) -> None:
     assert [refused.value.name] == list(settings)
 
 
-def test_places_belong_to_hosts() -> None:
+def test_paths_and_addresses_of_engines_are_no_settings_of_pools() -> None:
     assert not {"model_dir", "endpoint", "adapter_store"} & set(POOL_SETTINGS)
     assert {"device", "max_model_len", "num_threads"} <= set(POOL_SETTINGS)
 
 
-def test_what_the_environment_says_in_vain_is_named() -> None:
+def test_environment_settings_without_effect_are_named() -> None:
     def named(host: EngineConfig = HOST, name: str = "tiny", model: str = "demo") -> dict[str, str]:
         row = {"max_num_seqs": "4", "max_waiting": "9"}
         return differences(host, row, name="tiny", model="demo", wanted_name=name, wanted_model=model)

@@ -8,7 +8,7 @@ from gateway.domain.pools.shortage import shortage_of
 from tests.gateway.domain.pools.world import host, pool, replica
 
 
-def test_a_replica_without_room_is_told_with_the_sum() -> None:
+def test_a_pool_without_room_for_a_replica_says_how_much_memory_is_missing() -> None:
     wanted = pool(3, replicas=[replica("one")])
     assert shortage_of([wanted], [host(64)], "p") == ""
     assert shortage_of([wanted], [host(3)], "p") == (
@@ -21,7 +21,7 @@ def test_the_room_of_another_pool_is_not_free() -> None:
     assert "no room for one more" in shortage_of([pool(1), other], [host(3)], "p")
 
 
-def test_nobody_is_told_of_room_that_is_on_its_way() -> None:
+def test_no_shortage_is_reported_while_room_is_being_freed() -> None:
     leaving = pool(1, replicas=[replica("leaving", state="draining")])
     assert shortage_of([leaving], [host(3)], "p") == ""
 

@@ -1,6 +1,6 @@
-"""A small world that pools are planned in: agents that carry out the plan, engines that load, serve and fail.
+"""A simulation for the planner of pools: agents that carry out plans, and engines that load, serve and fail.
 
-Time passes in steps. Nothing here knows SQL or processes; rows move as `gateway.db.pools` lets them move.
+Time passes in steps. There is no SQL and no process; states of replicas change as `gateway.db.pools` allows.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def revision(number: int, gib: int = 2, **changes: object) -> Revision:
 def pool(num_replicas: int = 1, serves: int | None = 1, wants: int | None = None, **changes: object) -> Pool:
     """Return a pool `p` with prepared revisions 1 and 2 and no replicas.
 
-    serves, wants: the numbers of the serving and of the wanted revision; None: none serves, and the serving one is
-    wanted.
+    serves: the number of the serving revision; None: none serves. wants: the number of the wanted revision; None: the
+    serving one.
     """
     wanted = wants or serves or 1
     made = Pool("p", num_replicas, serves, wanted, {1: revision(1), 2: revision(2)}, [])

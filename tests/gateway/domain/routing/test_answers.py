@@ -57,7 +57,7 @@ def test_random_schemas_allow_what_json_schema_says() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{} {}", "[" * 100_000, '"' + "a" * MAX_ANSWER_CHARS + '"'])
-def test_what_is_no_json_or_too_long_is_not_accepted(text: str) -> None:
+def test_an_answer_that_is_no_json_or_too_long_is_not_accepted(text: str) -> None:
     assert not all_match_schema([text], {})
 
 

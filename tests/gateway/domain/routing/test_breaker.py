@@ -1,4 +1,4 @@
-"""A breaker opens soon after a server fails, lets one trial through at a time, and closes with a good answer."""
+"""A breaker opens soon after a server fails, then allows one trial request at a time, and closes with a good answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The counts billed of a foreign server's reply never exceed what was asked for, and are the server's where they can
-be."""
+"""The tokens billed for a foreign server's reply never exceed what was requested, and are the server's own counts where
+these can be true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""LiteLLM's documented routing, row by row as our page lists it: each node does what its row says."""
+"""LiteLLM's documented routing, row by row as `gateway/routing/LITELLM.md` lists it: each node does what its row
+says."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def first_step(document: Document, **given: object) -> Step:
 
 
 def follows(error: str) -> Callable[[Document], bool]:
-    """Return a check that "b" is tried after "a" fails with an error, and nothing after a client's own mistake."""
+    """Return a check that target "b" is tried after "a" fails with this error, and none after a client's mistake."""
 
     def holds(document: Document) -> bool:
         one, two = walk(document, facts_with()).steps
@@ -63,20 +64,20 @@ def follows(error: str) -> Callable[[Document], bool]:
 
 
 def picks_b(**given: object) -> Callable[[Document], bool]:
-    """Return a check that requests with these facts go to "b", and others to "a"."""
+    """Return a check that requests with these facts go to target "b", and others to "a"."""
     return lambda document: (first_step(document, **given).target, first_step(document).target) == ("b", "a")
 
 
-def weighs(document: Document) -> bool:
+def holds_weights(document: Document) -> bool:
     num_a = sum(first_step(document, request_id=f"req_{number}").target == "a" for number in range(1_000))
     return 850 < num_a < 950
 
 
-def sticks(field: str) -> Callable[[Document], bool]:
+def is_sticky_by(field: str) -> Callable[[Document], bool]:
     return lambda document: document.root.weighted is not None and document.root.weighted.sticky == field
 
 
-def times(**seconds: float) -> dict[str, TargetFacts]:
+def facts_of_times(**seconds: float) -> dict[str, TargetFacts]:
     return {name: TargetFacts(first_token_ms=each, token_ms=1.0) for name, each in seconds.items()}
 
 
@@ -84,11 +85,11 @@ PRICES = {"a": TargetFacts(input_nanos=9, output_nanos=9), "b": TargetFacts(inpu
 CHEAPER_A = {"a": PRICES["b"], "b": PRICES["a"]}
 
 HOLDS: dict[str, Callable[[Document], bool]] = {
-    "`simple-shuffle` with `weight`, `rpm` or `tpm`": weighs,
+    "`simple-shuffle` with `weight`, `rpm` or `tpm`": holds_weights,
     "`usage-based-routing`, `-v2`": follows("overloaded"),
     "`latency-based-routing`": lambda document: (
-        first_step(document, targets=times(a=90, b=9)).target == "b"
-        and first_step(document, targets=times(a=9, b=90)).target == "a"
+        first_step(document, targets=facts_of_times(a=90, b=9)).target == "b"
+        and first_step(document, targets=facts_of_times(a=9, b=90)).target == "a"
     ),
     "`cost-based-routing`": lambda document: (
         first_step(document, targets=PRICES).target == "b" and first_step(document, targets=CHEAPER_A).target == "a"
@@ -108,8 +109,8 @@ HOLDS: dict[str, Callable[[Document], bool]] = {
     "`enable_pre_call_checks`": picks_b(prompt_tokens=5_000),
     "tags, with a default": picks_b(metadata={"tag": "paid"}),
     "`priority`": picks_b(tier="priority"),
-    "`session_affinity`": sticks("metadata.session"),
-    "`deployment_affinity`": sticks("key"),
+    "`session_affinity`": is_sticky_by("metadata.session"),
+    "`deployment_affinity`": is_sticky_by("key"),
     "`model_group_alias`": lambda document: first_step(document).target == "a",
     "`silent_model`": lambda document: (
         0 < sum(bool(first_step(document, request_id=f"req_{number}").copies) for number in range(200)) < 60

@@ -217,7 +217,7 @@ def test_weights_hold_over_requests_and_a_sticky_user_keeps_its_branch() -> None
         assert len({walk(sticky, facts(request_id=f"req_{i}", user=user)).steps[0].path for i in range(20)}) == 1
 
 
-def test_a_choice_passes_over_what_is_down_and_never_what_is_all_there_is() -> None:
+def test_a_choice_skips_a_target_that_is_down_unless_all_are_down() -> None:
     document = read(
         {"weighted": {"choices": [{"weight": 99, "node": target("a")}, {"weight": 1, "node": target("b")}]}}
     )
@@ -250,7 +250,7 @@ def test_completions_side_by_side_cost_each_and_take_the_time_of_one() -> None:
         assert walk(read({"fastest": two}), facts(targets=times, max_tokens=8, n=n)).steps[0].target == "a"
 
 
-def test_the_way_to_a_target_is_read_from_its_path() -> None:
+def test_the_branches_to_a_target_are_read_from_its_path() -> None:
     assert edges_to("root") == []
     path = "root.weighted.choices[1].node.conditional.otherwise.fallback.nodes[2]"
     assert edges_to(path) == [

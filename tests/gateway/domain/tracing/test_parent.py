@@ -46,10 +46,10 @@ def test_a_well_formed_header_is_read(header: str, is_sampled: bool) -> None:
         f"00-{TRACE}-{SPAN}-٠١",
     ],
 )
-def test_a_malformed_header_is_none(header: str) -> None:
+def test_a_malformed_header_is_ignored(header: str) -> None:
     assert read_parent(header) is None
 
 
-def test_what_is_written_is_read_as_it_was() -> None:
+def test_a_written_header_is_read_back_unchanged() -> None:
     for is_sampled in (True, False):
         assert read_parent(write_parent(TRACE, SPAN, is_sampled=is_sampled)) == Parent(TRACE, SPAN, is_sampled)

@@ -1,4 +1,4 @@
-"""Samplers choose as OpenTelemetry's of the same names do."""
+"""Samplers choose the same requests as OpenTelemetry's samplers of the same names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_share_of_requests_without_a_parent_is_traced(name: SamplerName, share
     assert chosen == [of_parents.takes(each, None) for each in TRACES]
 
 
-def test_what_a_small_ratio_takes_a_larger_one_takes_too() -> None:
+def test_a_request_traced_at_a_small_ratio_is_traced_at_a_larger_one() -> None:
     small, large = Sampler("traceidratio", 0.1), Sampler("traceidratio", 0.5)
     assert all(large.takes(each, None) for each in TRACES if small.takes(each, None))
     for ratio in (0.0, 1.0):

@@ -1,6 +1,6 @@
 """A gateway over a fake engine of a model that ranks.
 
-A score is the number of equal ids at a document's end, less one.
+The fake engine's score of a document is the number of equal token ids at the document's end, less one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A query and a document go to a model that ranks by its chat template, where that shows both."""
+"""A query and a document are rendered by the ranking model's chat template, if the template shows both."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ async def test_documents_come_by_their_scores_and_are_billed_one_by_one(ranker: 
 
 
 @pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
-def test_it_is_where_other_clients_look_for_it_too(ranker: Ranker, path: str) -> None:
+def test_reranking_is_served_at_the_paths_of_other_clients_too(ranker: Ranker, path: str) -> None:
     reply = ranker.ask(path, query=QUERY, documents=["a", "bb"], top_n=1)
     assert reply.status_code == 200, reply.text
     assert [each["index"] for each in reply.json()["results"]] == [1]
@@ -134,7 +134,7 @@ def test_long_documents_are_cut_at_their_ends(ranker: Ranker, most: int | None) 
         ({"model": ""}, "model"),
     ],
 )
-def test_what_is_wrong_is_named(ranker: Ranker, fields: Body, param: str) -> None:
+def test_a_wrong_field_is_refused_by_name(ranker: Ranker, fields: Body, param: str) -> None:
     reply = ranker.ask(**({"query": QUERY, "documents": ["a"]} | fields))
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]

@@ -54,8 +54,8 @@ RESPONSE: dict[str, Any] = (
 class Background:
     """A fake of the service of background responses, which records delays of those put back, and their ends.
 
-    logged: the events of a response that an earlier gateway has run. bill: the tokens in the ledger; None: the database
-    does not answer.
+    logged: the events that an earlier gateway has stored for the response. bill: the response's tokens in the ledger;
+    None: the database does not answer.
     """
 
     def __init__(self, logged: Events | None = None, bill: BilledTokens | None = None) -> None:

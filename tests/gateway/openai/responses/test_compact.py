@@ -67,7 +67,7 @@ def test_a_summary_that_is_cut_off_says_so(http: httpx.Client) -> None:
     assert made["incomplete_details"] == {"reason": "max_output_tokens"}, "this engine goes on until a limit ends it"
 
 
-def test_another_project_cannot_use_it(house: House, http: httpx.Client) -> None:
+def test_another_project_cannot_use_a_sealed_summary(house: House, http: httpx.Client) -> None:
     item = compact_conversation(http)["output"][-1]
     body = {"model": "tiny", "input": [item, SAID[0]]}
     headers = {"authorization": f"Bearer {house.globex.key}"}

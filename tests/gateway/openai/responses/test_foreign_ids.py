@@ -92,7 +92,7 @@ async def made_by(client: httpx.AsyncClient, key: Key) -> Ids:
     return Ids(response["id"], conversation["id"], listed.json()["data"][0]["id"], response["output"][0]["id"])
 
 
-def nobodys() -> Ids:
+def invented_ids() -> Ids:
     part = new_id("resp").removeprefix("resp_")
     return Ids(f"resp_{part}", new_id("conv"), f"msg_{part}_0", f"msg_{part}_1")
 
@@ -127,7 +127,7 @@ def desk(house: House, full: bool) -> Desk:
             theirs, gone = await made_by(client, stranger), await made_by(client, callers[0])
             for path in (f"responses/{gone.response}", f"conversations/{gone.conversation}"):
                 assert (await client.delete(f"/v1/{path}", headers=callers[0].headers)).status_code == 200
-        return Desk(house.url, callers, {"theirs": theirs, "deleted": gone, "nobody's": nobodys()})
+        return Desk(house.url, callers, {"theirs": theirs, "deleted": gone, "nobody's": invented_ids()})
 
     return asyncio.run(made())
 
@@ -138,7 +138,9 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_ids_of_others_and_deleted_ones_are_nobodys_to_the_byte(client: httpx.AsyncClient, desk: Desk) -> None:
+async def test_foreign_and_deleted_ids_are_answered_exactly_like_invented_ones(
+    client: httpx.AsyncClient, desk: Desk
+) -> None:
     for name in NAMES:
         answers = {await desk.answer(client, owner, name, 0) for owner in desk.ids}
         assert len(answers) == 1, (name, answers)
@@ -146,7 +148,9 @@ async def test_ids_of_others_and_deleted_ones_are_nobodys_to_the_byte(client: ht
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_they_take_as_long(client: httpx.AsyncClient, desk: Desk, full: bool, name: str) -> None:
+async def test_foreign_and_deleted_ids_take_as_long_as_invented_ones(
+    client: httpx.AsyncClient, desk: Desk, full: bool, name: str
+) -> None:
     if not full:
         pytest.skip("measures time: runs with --full")
     rng, seconds = random.Random(0), {owner: list[float]() for owner in desk.ids}

@@ -151,7 +151,7 @@ def test_every_choice_has_to_be_accepted(made: Routes, client: httpx.Client) -> 
 def test_what_the_small_model_left_of_its_reservation_is_given_back(
     dsn_of_all: str, gateway: LiveGateway, client: httpx.Client
 ) -> None:
-    """A request with two answers needs one place of one, and tokens for little more than one answer."""
+    """A request with two answers fits limits of one request at a time and of tokens for little more than one answer."""
     with another_tenant(dsn_of_all, gateway, "limited-cascade") as (made, own):
         asyncio.run(limit_one_at_a_time(dsn_of_all, made.tenant))
         route = made.make("tried", cascade(SMALL, NEVER))

@@ -17,7 +17,7 @@ SLOW_S = 2.0
 
 
 def hedged_where_streamed(name: str) -> dict[str, Any]:
-    """Return a policy that hedges only streamed requests; others count for the hedge's budget."""
+    """Return a policy that hedges only streamed requests; other requests only add to the hedges' budget."""
     hedge = {"hedge": {"node": target(name), "delay_ms": 200}}
     return {"conditional": {"cases": [{"when": {"stream": True}, "node": hedge}], "otherwise": target(LARGE)}}
 

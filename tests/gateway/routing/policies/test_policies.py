@@ -114,7 +114,7 @@ def test_a_first_token_may_be_too_late_where_the_next_target_is_on_the_same_pool
 def test_what_a_followed_attempt_had_reserved_is_given_back(
     dsn_of_all: str, gateway: LiveGateway, client: httpx.Client, first: str, bound_ms: int | None
 ) -> None:
-    """A request that is tried twice needs one place of one, and tokens for little more than one try."""
+    """A request that is tried twice fits limits of one request at a time and of tokens for little more than one try."""
     limited = asyncio.run(make_tenant(dsn_of_all, f"limited-{first}", "pirate", "1"))
     asyncio.run(limit_one_at_a_time(dsn_of_all, limited))
     with httpx.Client(

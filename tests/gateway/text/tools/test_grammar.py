@@ -22,7 +22,7 @@ NUM_TOOLS, NUM_TOOLS_FULL = 8, 200
 MAX_TOKENS = 600
 
 
-def made_up(seed: int) -> tuple[Tool, ...]:
+def random_tools(seed: int) -> tuple[Tool, ...]:
     return (Tool("target", tool_schema(seed), "tools[0]"), Tool("target_2", NO_PARAMETERS, "tools[1]"))
 
 
@@ -43,7 +43,7 @@ def calls_in(text: str, form: CallFormat, use: ToolUse) -> tuple[str, list[tuple
 def test_calls_of_random_weights_are_read_and_match_their_schemas(name: str, full: bool) -> None:
     form, called = FORMATS[name], set()
     for seed in range(NUM_TOOLS_FULL if full else NUM_TOOLS):
-        tools = made_up(seed)
+        tools = random_tools(seed)
         schemas = {tool.name: Draft202012Validator(tool.parameters) for tool in tools}
         for must_call in (True, False):
             use = ToolUse(tools, frozenset(schemas), must_call=must_call, max_calls=2)
@@ -62,25 +62,25 @@ def test_calls_of_random_weights_are_read_and_match_their_schemas(name: str, ful
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_text_is_read_as_text(name: str) -> None:
-    use = ToolUse(made_up(0), frozenset({"target"}))
+    use = ToolUse(random_tools(0), frozenset({"target"}))
     make = matchers(call_grammar(TemplateTools(FORMATS[name], is_native=True), use, None, None))
     for text in ("Hello.", '{"name": "target"}', '{"name": "target_2", "arguments": {}}'):
         assert feed(make(), text) and calls_in(text, FORMATS[name], use) == (text, [])
 
 
 def test_json_and_calls_that_look_alike_are_refused_together() -> None:
-    use, text = ToolUse(made_up(0), frozenset({"target"})), Grammar("json_object")
+    use, text = ToolUse(random_tools(0), frozenset({"target"})), Grammar("json_object")
     assert '"text_schema"' in call_grammar(TemplateTools(HERMES, is_native=True), use, text, "response_format").source
     with pytest.raises(InvalidRequest) as refused:
         call_grammar(TemplateTools(LLAMA, is_native=True), use, text, "response_format")
     assert refused.value.param == "response_format"
-    named = ToolUse(made_up(0), frozenset({"target_2"}))
+    named = ToolUse(random_tools(0), frozenset({"target_2"}))
     make = matchers(call_grammar(TemplateTools(GLM, is_native=True), named, text, "response_format"))
     assert feed(make(), '{"target_2": 1}') and feed(make(), "target_2\n{}") and not feed(make(), "target_2 is")
 
 
 def test_a_model_that_was_trained_on_no_tools_calls_fewer_at_once() -> None:
-    use = ToolUse(made_up(0), frozenset({"target"}), max_calls=16)
+    use = ToolUse(random_tools(0), frozenset({"target"}), max_calls=16)
     for is_native, max_calls in ((True, 16), (False, 4)):
         grammar = call_grammar(TemplateTools(HERMES, is_native=is_native), use, None, None)
         assert f'"max_calls":{max_calls}' in grammar.source

@@ -56,7 +56,7 @@ def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = Fal
 @pytest.mark.parametrize("name", FORMATS)
 @given(calls=CALLS, content=CONTENT, sizes=SIZES)
 @settings(deadline=None, max_examples=40)
-def test_what_was_written_is_read(name: str, calls: list[tuple[str, str]], content: str, sizes: list[int]):
+def test_written_calls_and_content_are_read(name: str, calls: list[tuple[str, str]], content: str, sizes: list[int]):
     form = FORMATS[name]
     if not form.parallel:
         calls = calls[:1]
@@ -86,7 +86,7 @@ def test_a_call_to_nobody_is_content():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_cut_off_has_what_was_written_of_it(name: str):
+def test_a_call_that_is_cut_off_has_the_part_that_was_written(name: str):
     form = FORMATS[name]
     head, arguments = f"{form.trigger}{form.opening}{form.head('get')}", '{"x": "}", "y": {"z": 1}}'
     for size in range(len(head) + 2):

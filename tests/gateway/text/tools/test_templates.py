@@ -1,4 +1,4 @@
-"""Tools, calls and results in a model's prompt, through templates that know them and one that does not."""
+"""Tools, calls and results are shown in a model's prompt, by templates that know tools and by one that does not."""
 
 from __future__ import annotations
 

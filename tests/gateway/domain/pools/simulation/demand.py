@@ -15,7 +15,7 @@ SILENCE = 0.0
 def rates(rng: np.random.Generator, num_steps: int, most: float, service_s: float) -> npt.NDArray[np.float64]:
     """Return the mean number of requests that arrive in each second.
 
-    most: requests that run at once at the highest level that is drawn; a burst may pass that by a third. service_s:
+    most: the requests that run at once at the highest level; a burst may exceed this level by a third. service_s:
     seconds that a request takes on average.
     """
     parts: list[npt.NDArray[np.float64]] = []

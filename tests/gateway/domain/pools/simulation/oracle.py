@@ -1,4 +1,4 @@
-"""The fewest replicas that a pool could have run, had somebody known the future."""
+"""The fewest replicas with which a pool could have been served by an autoscaler that knows the future."""
 
 from __future__ import annotations
 

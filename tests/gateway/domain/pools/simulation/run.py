@@ -16,7 +16,7 @@ KILL_EVERY_S = 1800
 SLOW_EVERY_S = 10_000
 
 
-def run(seed: int, num_steps: int, decide: Decide = decide) -> list[PoolRecord]:
+def simulate_site(seed: int, num_steps: int, decide: Decide = decide) -> list[PoolRecord]:
     """Simulate two pools on six machines for a number of seconds, and return them.
 
     The second pool runs on half of the machines alone, and excludes one of these.

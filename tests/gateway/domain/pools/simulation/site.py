@@ -127,7 +127,7 @@ class PoolRecord:
 
 
 class Site:
-    """A simulated pool with its load and its replicas.
+    """Simulated machines, and the pools whose replicas run on these machines.
 
     decide: decides about the number of replicas. load_s: seconds that an engine takes to load, by the second of its
     start."""

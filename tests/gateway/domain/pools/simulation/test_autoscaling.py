@@ -1,6 +1,6 @@
-"""Bursts, ramps, losses and slow loads: the number of replicas follows, never to and fro, and never much too high.
+"""The number of replicas follows bursts, ramps, losses and slow loads without flapping and without much excess.
 
-`make long-scaling` runs 100,000 seconds of two pools; FIRST_SEED goes on from one.
+`make long-scaling` runs 100,000 seconds of two pools; the variable FIRST_SEED sets the seed to begin with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.domain.pools.scaling import (
 )
 from tests.gateway.domain.pools.simulation.follower import REACTION_S, waits_s
 from tests.gateway.domain.pools.simulation.oracle import Numbers, fewest, in_time, replica_seconds
-from tests.gateway.domain.pools.simulation.run import run
+from tests.gateway.domain.pools.simulation.run import simulate_site
 from tests.gateway.domain.pools.simulation.site import Change, PoolRecord
 from tests.seeds import seeds
 
@@ -36,15 +36,15 @@ MOST_LATE = 0.01
 """The largest allowed `excess_late_share`."""
 
 
-def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> None:
+def test_the_number_of_replicas_follows_the_load_within_bounds_of_cost_and_delay(full: bool) -> None:
     steps = FULL_STEPS if full else CI_STEPS
     for seed in seeds(CI_RUNS, FULL_RUNS, full=full):
-        pools = run(seed, steps)
+        pools = simulate_site(seed, steps)
         for served in pools:
             assert opposite_changes(served.changes) == [], f"seed {seed}"
             assert excess_wait_s(served) <= 0, f"seed {seed}: a request waits more than a load time longer"
             assert excess_late_share(served) <= MOST_LATE, f"seed {seed}"
-        ratio = of_oracle(pools)
+        ratio = ratio_to_oracle(pools)
         if full:
             print(f"seed {seed}: {ratio:.3f} of the oracle's replica-seconds", flush=True)
         assert ratio <= MOST_OF_ORACLE, f"seed {seed}"
@@ -65,7 +65,7 @@ def opposite_changes(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
     return found
 
 
-def of_oracle(pools: Sequence[PoolRecord]) -> float:
+def ratio_to_oracle(pools: Sequence[PoolRecord]) -> float:
     """Return the ratio of pools' replica-seconds to the oracle's."""
     used = sum(second.num_engines for served in pools for second in served.seconds)
     return used / sum(replica_seconds(each) for each in pools)
@@ -86,7 +86,8 @@ def waits(served: PoolRecord) -> Iterator[tuple[float, float, int]]:
 
 
 def excess_wait_s(served: PoolRecord) -> float:
-    """Return the largest excess of a request's wait over the ideal follower's, a reaction and a load time together."""
+    """Return how much longer a request waited, at most, than with the ideal follower plus a reaction and a load
+    time."""
     return max((here_s - there_s - REACTION_S - load_s for here_s, there_s, load_s in waits(served)), default=0)
 
 
@@ -99,7 +100,7 @@ def excess_late_share(served: PoolRecord) -> float:
 # The promises are such that other deciders break them.
 
 
-def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
+def decide_doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Decide for at most twice as many replicas, and only once the present ones are ready: a bad policy."""
     made = decide(bounds, memory, snapshot, now_s)
     number = snapshot.num_replicas
@@ -109,12 +110,12 @@ def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_
     return made
 
 
-def lavish(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
+def decide_lavishly(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Decide as usual, but keep unneeded replicas for an hour: a bad policy."""
     return decide(msgspec.structs.replace(bounds, down_after_s=3600.0), memory, snapshot, now_s)
 
 
-def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
+def decide_hastily(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Decide as usual, but remove unneeded replicas after half a minute: a bad policy."""
     return decide(msgspec.structs.replace(bounds, down_after_s=30.0), memory, snapshot, now_s)
 
@@ -122,16 +123,19 @@ def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: 
 @pytest.mark.parametrize(
     ("decider", "is_broken"),
     [
-        (doubling, lambda pools: max(map(excess_wait_s, pools)) > 0 or max(map(excess_late_share, pools)) > MOST_LATE),
-        (lavish, lambda pools: of_oracle(pools) > MOST_OF_ORACLE),
-        (hasty, lambda pools: any(opposite_changes(each.changes) for each in pools)),
+        (
+            decide_doubling,
+            lambda pools: max(map(excess_wait_s, pools)) > 0 or max(map(excess_late_share, pools)) > MOST_LATE,
+        ),
+        (decide_lavishly, lambda pools: ratio_to_oracle(pools) > MOST_OF_ORACLE),
+        (decide_hastily, lambda pools: any(opposite_changes(each.changes) for each in pools)),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_a_decider_that_is_slow_lavish_or_hasty_is_found_out(
     decider: Callable[..., Decision], is_broken: Callable[[Sequence[PoolRecord]], bool]
 ) -> None:
-    assert any(is_broken(run(seed, CI_STEPS, decider)) for seed in range(CI_RUNS))
+    assert any(is_broken(simulate_site(seed, CI_STEPS, decider)) for seed in range(CI_RUNS))
 
 
 # The oracle is the least of all plans: by trying them out.
