@@ -126,7 +126,7 @@ _AS_BEFORE = """
 
 
 async def test_votes_counted_before_judges_were_separated_are_recounted(database: Database) -> None:
-    """An older version has counted a judge's vote like a person's, and has counted only part of a segment."""
+    """An older version has counted a judge's vote like a person's; a request has only some of its segments."""
     (migration,) = [each for each in read_migrations() if each.name.startswith("0037")]
     async with database.acquire() as conn:
         made = await make_experiment(conn, JUDGED)
