@@ -1,4 +1,4 @@
-"""Whoever looks for a prepared model, even a converted one, finds the folder that the preparation has written."""
+"""A prepared model, even a converted one, is found in the folder that the preparation has written, by every driver."""
 
 from __future__ import annotations
 
