@@ -102,7 +102,9 @@ class Preparation:
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
         has_ids = "token_ids" in capabilities.features
-        if tools is not None and has_ids:  # a server that renders the conversation itself reads the calls as well
+        # A server that renders the conversation itself reads the calls as well. Grammars of calls know no channels.
+        may_be_in_channels = has_ids and model.tokenizer.channels is not None and sampling.grammar is None
+        if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)

@@ -12,6 +12,7 @@ from jinja2 import Template, nodes
 from jinja2.meta import find_undeclared_variables
 
 from gateway.text.template_environment import ENVIRONMENT
+from gateway.text.tools.prompt import REASONING
 
 Message = dict[str, Any]
 Sources = str | Mapping[str, str]
@@ -19,7 +20,6 @@ Sources = str | Mapping[str, str]
 
 TOOLS = frozenset({"tools", "xml_tools"})
 """The variables in which templates read the tools of a request: `tools` in most, `xml_tools` in SmolLM3's."""
-_REASONING = ("reasoning_content", "thinking", "reasoning")  # names under which a message may have its reasoning
 _END_OF_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # its last space tells whether the template keeps spaces
 
 
@@ -139,7 +139,7 @@ def _compile_template(tree: nodes.Template) -> Template:
 def _template_message(message: Message) -> Message:
     """Return a message as templates read it: without null values, with its reasoning under the usual names."""
     shown = {name: value for name, value in message.items() if value is not None}
-    reasoning = next((shown[name] for name in _REASONING if name in shown), None)
+    reasoning = next((shown[name] for name in REASONING if name in shown), None)
     if reasoning is not None:
         shown = {"thinking": reasoning, **shown, "reasoning_content": reasoning}
     return shown

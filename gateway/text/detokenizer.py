@@ -12,6 +12,7 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from collections.abc import Sequence
 
+from gateway.text.channels import ChannelText
 from gateway.text.stop_strings import StopStrings
 from gateway.text.tokenizer import Tokenizer
 
@@ -20,8 +21,9 @@ class Detokenizer:
     """The incremental decoder of one completion's token ids to text.
 
     All returned texts together are the text of all ids at once, cut at the first stop string. A character that is split
-    over tokens is shown once it is whole. Special tokens have no text, unless with_special. Stop strings are not looked
-    for within the first `min_tokens` tokens; with include_stop, the one that ends the text is shown as well.
+    over tokens is shown once it is whole. Special tokens have no text, unless with_special. A reply in channels is
+    rewritten, unless with_special or follows_prompt. Stop strings are not looked for within the first `min_tokens`
+    tokens; with include_stop, the one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there.
     """
@@ -42,6 +44,8 @@ class Detokenizer:
         """Characters decoded so far, those that are held back included."""
         self._to_bytes = tokenizer.token_bytes
         self._skipped = frozenset() if with_special else tokenizer.special_ids
+        is_in_channels = tokenizer.channels is not None and not (with_special or follows_prompt)
+        self._channels = ChannelText(tokenizer.channels) if tokenizer.channels and is_in_channels else None
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)
@@ -86,7 +90,7 @@ class Detokenizer:
         return self._show(self._decode((), final=True)) + self._stop.finish()
 
     def _decode(self, token_ids: Sequence[int], *, final: bool = False) -> str:
-        raw = self._rest + b"".join([self._to_bytes(each) for each in token_ids if each not in self._skipped])
+        raw = self._rest + b"".join(self._bytes_of(token_ids))
         text, num_used = utf_8_decode(raw, "replace", final)
         self._rest = raw[num_used:]
         if self._strips_space and text:
@@ -94,6 +98,12 @@ class Detokenizer:
             text = text.removeprefix(" ")
         self.num_chars += len(text)
         return text
+
+    def _bytes_of(self, token_ids: Sequence[int]) -> list[bytes]:
+        if self._channels is None:
+            return [self._to_bytes(each) for each in token_ids if each not in self._skipped]
+        push, skipped = self._channels.push, self._skipped
+        return [push(each, b"" if each in skipped else self._to_bytes(each)) for each in token_ids]
 
     def _show(self, text: str) -> str:
         return self._stop.push(text, is_exempt=self.num_tokens <= self._min_tokens)

@@ -11,6 +11,7 @@ import jinja2
 from tokenizers import Tokenizer as BackendTokenizer
 
 from gateway.domain.errors import InvalidRequest
+from gateway.text.channels import ChannelTokens
 from gateway.text.chat_template import TOOLS, ChatTemplate, Message, Sources
 from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
@@ -19,7 +20,7 @@ from gateway.text.template_arguments import is_reserved, known_arguments
 from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
-from gateway.text.tools.formats import TemplateTools, template_tools
+from gateway.text.tools.formats import template_tools
 from gateway.text.tools.prompt import as_plain_messages, as_the_template_reads
 from gateway.text.tools.tool import Tool
 
@@ -68,9 +69,12 @@ class Tokenizer:
         self._takes_late_system: bool | None = None
         self._shows_pairs: bool | None = None
         source = _source_for_tools(templates)
-        self.thinks = BEGIN in source
+        special = self._special()
+        self.channels = ChannelTokens.of(special)
+        """The tokens that divide replies into channels; None for a model that writes text alone."""
+        self.thinks = BEGIN in source or self.channels is not None
         """True if the chat template has thinking before an answer."""
-        self.tools = self._template_tools(source if TOOLS.intersection(reads) else "")
+        self.tools = template_tools(source if TOOLS.intersection(reads) else "").with_special(special)
         """The way in which the chat template treats tools."""
 
     @classmethod
@@ -185,14 +189,10 @@ class Tokenizer:
         """Return the text of token ids, without special tokens unless with_special."""
         return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
 
-    def _template_tools(self, source: str) -> TemplateTools:
-        found = template_tools(source)
-        special = {
-            token.content: token_id
-            for token_id, token in self.backend.get_added_tokens_decoder().items()
-            if token.special
-        }
-        return found.with_special(special)
+    def _special(self) -> dict[str, int]:
+        """Return the ids of the special tokens by their text."""
+        added = self.backend.get_added_tokens_decoder()
+        return {token.content: token_id for token_id, token in added.items() if token.special}
 
 
 def _source_for_tools(templates: Sources | None) -> str:

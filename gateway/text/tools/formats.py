@@ -114,11 +114,11 @@ class TemplateTools(msgspec.Struct, frozen=True):
     format: CallFormat
     is_native: bool
     """True if the template shows tools to the model by itself; else `prompt` has to."""
-    history: Literal["tool_calls", "content", "metadata"] = "tool_calls"
+    history: Literal["tool_calls", "content", "metadata", "pairs"] = "tool_calls"
     """The place where a template that shows tools reads calls of earlier turns. content: calls are put into the
     content, since the template shows none by itself, as Granite 3's and SmolLM3's; metadata: each call is a message of
     its own, with the function's name in `metadata` and the arguments as the content, and each result a message of the
-    role `observation`: GLM-4."""
+    role `observation`: GLM-4; pairs: each call is a message of its own, which its result follows: gpt-oss."""
     trigger_id: int | None = None
     """The id of the format's trigger, where that is a special token."""
     marks: dict[str, int] = {}
@@ -150,6 +150,8 @@ def template_tools(template: str | None) -> TemplateTools:
     """
     if not template or not re.search(r"\b(xml_)?tools\b", template):
         return NO_TOOLS
+    if "<|channel|>" in template and "to=functions." in template:
+        return TemplateTools(HERMES, is_native=True, history="pairs")  # as `channels` rewrites calls
     form = _format_of(template)
     if form is None:
         return NO_TOOLS

@@ -9,10 +9,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.text.thinking import BEGIN, END
 from gateway.text.tools.formats import CallFormat, TemplateTools
 from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The names under which a message may have its reasoning."""
 
 
 def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: CallFormat) -> list[Message]:
@@ -43,6 +46,8 @@ def as_the_template_reads(messages: list[Message], template: TemplateTools) -> l
     messages = _with_call_ids(messages, template.format)
     if template.history == "content":
         return [_without_calls(message, template.format) for message in messages]
+    if template.history == "pairs":
+        return _in_pairs(messages)
     return _with_calls_as_metadata(messages) if template.history == "metadata" else messages
 
 
@@ -74,6 +79,40 @@ def _with_calls_as_metadata(messages: list[Message]) -> list[Message]:
             arguments = _json(function["arguments"])
             given.append({"role": message["role"], "metadata": function["name"], "content": arguments})
     return given
+
+
+def _in_pairs(messages: list[Message]) -> list[Message]:
+    """Return the messages with each call in a message of its own, which its result follows, and thinking apart."""
+    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    given: list[Message] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            message = _with_thinking_apart(message)
+            calls = message.get("tool_calls", [])
+            for number, call in enumerate(calls):
+                given.append({**(message if number == 0 else _without_text(message)), "tool_calls": [call]})
+                given += [results[call["id"]]] if call["id"] in results else []
+            if calls:
+                continue
+        if message["role"] != "tool":
+            given.append(message)
+    return given
+
+
+def _with_thinking_apart(message: Message) -> Message:
+    """Return an answer without the thinking at its beginning, which goes with calls that have no other text."""
+    content = message["content"]
+    if not isinstance(content, str) or not (begun := content.lstrip()).startswith(BEGIN):
+        thinking, answer = "", content
+    else:
+        thinking, _, answer = begun.removeprefix(BEGIN).partition(END)
+        answer = answer.lstrip("\n")
+    rest = {name: value for name, value in message.items() if name not in REASONING} if answer else message
+    return {**rest, "content": answer} | ({"thinking": thinking.strip()} if thinking and not answer else {})
+
+
+def _without_text(message: Message) -> Message:
+    return {name: value for name, value in message.items() if name not in REASONING} | {"content": ""}
 
 
 def _without_calls(message: Message, form: CallFormat) -> Message:

@@ -118,3 +118,24 @@ MINISTRAL_3 = (
     "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + arguments }}{% endfor %}</s>"
     "{% elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]{% endif %}{% endfor %}"
 )
+
+# Written anew after the chat template that gpt-oss is published with, under Apache-2.0, and OpenAI's description of its
+# format: special tokens, roles, channels and refusals are those, and words are fewer.
+
+GPT_OSS = (
+    "{% if tools %}<|start|>developer<|message|>functions:{% for tool in tools %} {{ tool.function.name }}{% endfor %}"
+    "<|end|>{% endif %}{% set ns = namespace(called=none) %}"
+    "{% for message in messages %}{% if message.role == 'assistant' and message.tool_calls %}"
+    "{% if message.content and message.thinking %}{{ raise_exception('content or thinking, not both') }}{% endif %}"
+    "{% set thought = message.content or message.thinking %}"
+    "{% if thought %}<|start|>assistant<|channel|>analysis<|message|>{{ thought }}<|end|>{% endif %}"
+    "{% set function = message.tool_calls[0].function %}{% set ns.called = function.name %}"
+    "<|start|>assistant to=functions.{{ function.name }}<|channel|>commentary json<|message|>"
+    "{{ function.arguments | tojson }}<|call|>"
+    "{% elif message.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>"
+    "{% elif message.role == 'tool' %}"
+    "{% if ns.called is none %}{{ raise_exception('a result without a call') }}{% endif %}"
+    "<|start|>functions.{{ ns.called }} to=assistant<|channel|>commentary<|message|>{{ message.content }}<|end|>"
+    "{% else %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
