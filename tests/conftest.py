@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -107,6 +108,14 @@ def open_folder(run_folder: Path, worker: str) -> Path:
     """Return a folder of this process that every user can pass through, unlike pytest's own folders."""
     folder = run_folder / worker
     folder.mkdir()
+    folder.chmod(0o711)
+    return folder
+
+
+@pytest.fixture
+def own_open_folder(open_folder: Path) -> Path:
+    """Return a new folder of one test that every user can pass through, unlike pytest's own folders."""
+    folder = Path(tempfile.mkdtemp(dir=open_folder))
     folder.chmod(0o711)
     return folder
 

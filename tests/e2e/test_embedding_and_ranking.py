@@ -30,10 +30,10 @@ PROMPTS = {"query": "search: ", "document": "text: "}
 
 
 @pytest.mark.parametrize("purpose", ["rank", "embed", "embed-decoder"])
-def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, full: bool) -> None:
+def test_a_folder_answers_as_transformers_does(purpose: str, own_open_folder: Path, full: bool) -> None:
     if purpose != "rank" and not full:
         pytest.skip("with --full")
-    folder = make_model_folder(open_folder / purpose)
+    folder = make_model_folder(own_open_folder / "model")
     tokenizer = paired_tokenizer(folder)
     size = tokenizer.backend_tokenizer.get_vocab_size()
     model: Any
@@ -46,7 +46,7 @@ def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, 
         if purpose == "embed":
             write_modules(folder, pooling={"pooling_mode_cls_token": True}, prompts=PROMPTS, default_prompt="document")
     with (
-        serving(folder, open_folder / f"{purpose}-data") as (url, key),
+        serving(folder, own_open_folder / "data") as (url, key),
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client,
     ):
         chat = client.post(

@@ -29,13 +29,13 @@ NUM_TOKENS = 200
 
 
 @pytest.mark.parametrize("family", SERVED)
-def test_a_folder_of_a_family_answers_as_transformers_does(family: str, open_folder: Path, full: bool) -> None:
+def test_a_folder_of_a_family_answers_as_transformers_does(family: str, own_open_folder: Path, full: bool) -> None:
     if not full and family != IN_EACH_RUN:
         pytest.skip("with --full")
-    folder = make_model_folder(open_folder / family)
+    folder = make_model_folder(own_open_folder / "model")
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     model = save_tiny(family, folder, {"vocab_size": size})
-    installation = Installation(open_folder / f"{family}-data")
+    installation = Installation(own_open_folder / "data")
     installation.env |= {"LORIKEET_MODEL": str(folder), "LORIKEET_MODEL_NAME": "base", "LORIKEET_DTYPE": "float32"}
     installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DECODER": "own", "LORIKEET_DEVICE": "cpu"}
     installation.start()

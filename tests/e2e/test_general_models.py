@@ -29,14 +29,14 @@ WAYS += [(family, "own") for family in EXPERTS]
 
 @pytest.mark.parametrize(("family", "decoder"), WAYS)
 def test_a_folder_of_a_family_answers_as_transformers_does(
-    family: str, decoder: str, open_folder: Path, full: bool
+    family: str, decoder: str, own_open_folder: Path, full: bool
 ) -> None:
     if not full:
         pytest.skip("with --full")
-    folder = make_model_folder(open_folder / family)
+    folder = make_model_folder(own_open_folder / "model")
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     model = save_general(family, folder, vocab_size=size, tie_word_embeddings=False)
-    installation = Installation(open_folder / f"{family}-data")
+    installation = Installation(own_open_folder / "data")
     installation.env |= {"LORIKEET_MODEL": str(folder), "LORIKEET_MODEL_NAME": "base", "LORIKEET_DTYPE": "float32"}
     installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DECODER": decoder, "LORIKEET_DEVICE": "cpu"}
     installation.start()

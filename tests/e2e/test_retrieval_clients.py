@@ -39,16 +39,18 @@ def client_python() -> Path:
 
 
 @pytest.mark.parametrize("purpose", ["rank", "embed"])
-def test_stock_clients_get_the_figures_of_sentence_transformers(purpose: str, open_folder: Path, full: bool) -> None:
+def test_stock_clients_get_the_figures_of_sentence_transformers(
+    purpose: str, own_open_folder: Path, full: bool
+) -> None:
     if not full:
         pytest.skip("with --full")
-    folder = make_model_folder(open_folder / purpose)
+    folder = make_model_folder(own_open_folder / "model")
     tokenizer = paired_tokenizer(folder)
     sizes = {"vocab_size": tokenizer.backend_tokenizer.get_vocab_size(), "max_position_embeddings": 512}
     save_encoder("bert", folder, ranks=purpose == "rank", **sizes)
     if purpose == "embed":
         write_modules(folder, pooling=POOLING, normalize=True, prompts=PROMPTS)
-    with serving(folder, open_folder / f"{purpose}-data") as (url, key):
+    with serving(folder, own_open_folder / "data") as (url, key):
         script = Path(__file__).with_name("retrieval_clients.py")
         ended = subprocess.run(
             [str(client_python()), str(script), purpose, url, key, str(folder)],
