@@ -26,8 +26,8 @@ async def test_the_first_person_signs_in_and_sees_what_runs(installation: Instal
         engine = page.page.locator(".engine")
         await expect(engine).to_contain_text(BASE)
         await expect(engine).to_contain_text("ready")
-        await page.go("g s")
+        await page.press_keys("g s")
         await expect(page.page.get_by_role("table", name="Gateways")).to_be_visible()
         assert await page.violations() == []
-        assert await page.wrong() == []
+        assert await page.unexpected_failures() == []
         await browser.close()
