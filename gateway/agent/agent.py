@@ -26,7 +26,7 @@ from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
 from gateway.db.pools.host_failures import clear_failures
-from gateway.db.pools.hosts import announce_key, list_keys, tell_nodes
+from gateway.db.pools.hosts import announce_key, list_keys, store_nodes
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import ReplicaRow, forget_stopped
 from gateway.db.pools.revisions import prepare_again
@@ -228,7 +228,7 @@ class Agent:
     async def _publish_nodes(self, conn: Connection) -> None:
         nodes = self._launcher.nodes()
         if nodes is not None and nodes != self._told_nodes:
-            await tell_nodes(conn, self._lease.host_id, self._lease.generation, nodes)
+            await store_nodes(conn, self._lease.host_id, self._lease.generation, nodes)
             self._told_nodes = nodes
 
     # where nothing can be started

@@ -27,7 +27,7 @@ from gateway.bench.streams import ForgetfulSink
 from gateway.db.changes import Change
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
-from gateway.db.pools.planning import plan_pools, read_world
+from gateway.db.pools.planning import plan_pools, read_pools_and_hosts
 from gateway.db.pools.pools import scale_pool
 from gateway.db.pools.scaling import scale_pools
 from gateway.db.pools.served import list_served
@@ -136,7 +136,7 @@ async def _round_s(database: Database) -> dict[str, float]:
                 await scale_pools(conn, "host_0", 1)
             with timed("look_plan_s"):
                 await plan_pools(conn, "host_0", 1)
-        world, hosts = await read_world(conn)
+        world, hosts = await read_pools_and_hosts(conn)
     for _ in range(NUM_LOOKS):
         with timed("plan_alone_s"):
             plan(world, hosts)

@@ -76,7 +76,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class UnsupportedCoding(InvalidRequest):
-    """The body of a request has a content coding, such as gzip, which is not decoded (RFC 9110, 15.5.16)."""
+    """The error for a request's body with a content coding, such as gzip, which is not decoded (RFC 9110, 15.5.16)."""
 
     status = 415
     code = "unsupported_content_encoding"
@@ -103,7 +103,7 @@ class InvalidCredentials(GatewayError):
 
 
 class PermissionDenied(GatewayError):
-    """The error for a known caller that may not do this."""
+    """The error for an authenticated caller that lacks the permission for its request."""
 
     status = 403
     type = "permission_error"
@@ -162,7 +162,7 @@ class NotFound(GatewayError):
 class ModelNotFound(NotFound):
     """The error for a model that the caller may not use.
 
-    Its bytes are the same whether another tenant has it or nobody.
+    The bytes of the reply are the same whether another tenant has the model or nobody has.
     """
 
     code = "model_not_found"
@@ -184,7 +184,7 @@ class Conflict(GatewayError):
 class LimitReached(GatewayError):
     """The error for a request that a limit of the tenant refuses.
 
-    limit: the refusing limit, for programs; headers tell the standing of the tenant's limits.
+    limit: the refusing limit, for programs. headers: headers of the reply with the state of the tenant's limits.
     """
 
     status = 429
@@ -275,7 +275,7 @@ class ContentUnreadable(GatewayError):
 
 
 class ReadTooSlowly(GatewayError):
-    """The error for a client that left more of a stream unread than is kept; sent as the last event of the stream."""
+    """The error for a client that left too much of a stream unread; sent as the last event of the stream."""
 
     status = 408
     type = "invalid_request_error"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.exposures import ExposedRequest, write_exposed
-from gateway.db.ledger.journals import add_engine_usage, corrected_here, report_journal, settle_journals
+from gateway.db.ledger.journals import add_engine_usage, corrected_in_transaction, report_journal, settle_journals
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.limits.leases import write_leases
 from gateway.db.pool import Database
@@ -94,7 +94,7 @@ class Ledger:
         counted = new
         if known_before:
             attempts = [(event.request_id, event.attempt, event.created_at) for event in known_before]
-            counted = new | await corrected_here(conn, attempts)
+            counted = new | await corrected_in_transaction(conn, attempts)
         tokens: dict[str, tuple[int, int]] = {}
         for entry in own:
             if entry.attempt in counted:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from gateway.db.experiments.experiments import ExperimentRow, close_enrolment, set_split, split_of
 from gateway.db.experiments.layers import lock_slots
 from gateway.domain.errors import Conflict
-from gateway.domain.experiments.allocation import arm_ended, exposed_units, free_slots, with_more_coverage, with_weights
+from gateway.domain.experiments.allocation import (
+    exposed_units,
+    free_slots,
+    with_more_coverage,
+    with_weights,
+    without_arm,
+)
 from gateway.domain.experiments.definition import Experiment
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ async def apply_new_split(conn: Connection, row: ExperimentRow, wanted: Experime
         raise Conflict("The weights are being changed. Try again in some seconds.", param="arms")
     split = split_of(row)
     for arm in ended:
-        split = arm_ended(split, arm)
+        split = without_arm(split, arm)
     if more:
         owners = await lock_slots(conn, row.project_id, before.layer)
         split = with_more_coverage(split, free_slots(before.layer, owners, more, asker=row.name))

@@ -16,7 +16,7 @@ from gateway.db.adapters.bases import LiveContent, live_contents
 from gateway.db.organization import audit
 from gateway.db.pools import pools, revisions
 from gateway.db.pools.managed import list_at_once, list_managed, lock_whole_pool
-from gateway.db.pools.planning import needs_of, read_world
+from gateway.db.pools.planning import needs_of, read_pools_and_hosts
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, NotFound
@@ -146,7 +146,7 @@ async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> 
 
     Raises NotFound: when the pool was removed since it was read.
     """
-    world = await read_world(conn)
+    world = await read_pools_and_hosts(conn)
     if not any(each.id == pool.row.id for each in world[0]):
         raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")
     try:

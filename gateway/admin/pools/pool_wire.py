@@ -12,7 +12,7 @@ from gateway.backends.base import Health
 from gateway.db.pools.pools import Grant
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
-from gateway.db.pools.scaling_rows import Scaling, ScalingRow
+from gateway.db.pools.scaling_rows import ScalingChange, ScalingRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.capacity import StartCheck
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
@@ -336,7 +336,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
     )
 
 
-def scaling_change_wire(row: Scaling) -> PoolScalingChange:
+def scaling_change_wire(row: ScalingChange) -> PoolScalingChange:
     """Return a change of the number of a pool's replicas. A change without a reason was made by an operator."""
     by: Literal["autoscaler", "operator"] = "operator" if row.why is None else "autoscaler"
     return PoolScalingChange(row.id, unix_seconds(row.at), row.before, row.after, by, row.why or "")

@@ -54,7 +54,7 @@ from gateway.db.organization.organizations import first_organization, lock_organ
 from gateway.db.pools import managed, pools, replicas, revisions
 from gateway.db.pools.backend_keys import find_backend_key, remove_backend_key
 from gateway.db.pools.hosts import list_hosts
-from gateway.db.pools.planning import read_world
+from gateway.db.pools.planning import read_pools_and_hosts
 from gateway.db.pools.provider_keys import remove_provider_keys_of_pool
 from gateway.db.pools.scaling import present_decision
 from gateway.db.pools.scaling_rows import clear_scaling, list_scalings, set_scaling
@@ -88,7 +88,7 @@ class PoolController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await managed.list_at_once(conn, caller.organization_id)
-            world = await read_world(conn)
+            world = await read_pools_and_hosts(conn)
         healths = services.replica_healths()
         return page_of_all([pool_wire(row, shortage_of(*world, row.row.id), healths) for row in rows], query)
 
@@ -312,7 +312,7 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
     hosts = {each.id: each.name for each in await list_hosts(conn)}
     serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
     num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
-    world = await read_world(conn)
+    world = await read_pools_and_hosts(conn)
     decision = await present_decision(conn, pool.row.id)
     return detail_wire(
         pool,

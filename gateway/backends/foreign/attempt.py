@@ -16,7 +16,14 @@ from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.reply import Part, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
-from gateway.domain.routing.foreign_usage import BilledCounts, Evidence, own_completion, own_of_text, own_prompt, settle
+from gateway.domain.routing.foreign_usage import (
+    BilledCounts,
+    Evidence,
+    own_completion_tokens,
+    own_prompt_tokens,
+    own_text_tokens,
+    settle,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +94,7 @@ class Attempt:
         self._own = [0] * self.request.n
         """Our own counts of the tokens of each choice so far."""
         self._max_tokens = self.request.sampling.max_tokens
-        self._own_prompt = own_prompt(self._evidence)
+        self._own_prompt = own_prompt_tokens(self._evidence)
         self._settled_now: BilledCounts | None = None
         """The result of `_settled`, kept until something comes."""
         self._first_s: float | None = None
@@ -161,7 +168,7 @@ class Attempt:
             if self._is_exact:
                 self._own[index] = self._counts[index]
             else:
-                self._own[index] = own_of_text(self._bytes[index], self._events[index], self._max_tokens)
+                self._own[index] = own_text_tokens(self._bytes[index], self._events[index], self._max_tokens)
             if part.finish_reason is not None:
                 self.finished[index] = part.finish_reason
         return parts
@@ -225,7 +232,7 @@ class Attempt:
             return settle(self._evidence, None)
         completion = reported.completion_tokens
         if self._has_come_since:  # it is older than the last text: some servers send one with the first part alone
-            completion = max(completion, own_completion(self._evidence))
+            completion = max(completion, own_completion_tokens(self._evidence))
         counts = (reported.prompt_tokens, completion, reported.cached_tokens)
         return settle(self._evidence, counts, reasoning_tokens=reported.reasoning_tokens)
 

@@ -1,4 +1,4 @@
-"""`lorikeet experiment results` and its like: an experiment's findings, its health, and the findings to expect.
+"""`lorikeet experiment results`, `health`, `preview` and others: an experiment's findings, and those to expect.
 
 Every number has its interval, and a sentence says what may be concluded.
 """

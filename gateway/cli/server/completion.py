@@ -1,6 +1,7 @@
 """`lorikeet completion`: a script with which a shell completes commands, flags and their values.
 
-The script holds all words, so that a shell completes without starting Python. It is made of the parser itself.
+The script holds all words, so that a shell completes without starting Python. The script is made from the parser of the
+command line.
 """
 
 from __future__ import annotations

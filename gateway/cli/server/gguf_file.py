@@ -1,4 +1,7 @@
-"""`lorikeet adapter gguf`: an adapter as the file with which llama.cpp's server is started. It needs no server."""
+"""`lorikeet adapter gguf`: an adapter as the file with which llama.cpp's server is started.
+
+The command needs no server.
+"""
 
 from __future__ import annotations
 

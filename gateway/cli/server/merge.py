@@ -1,4 +1,4 @@
-"""`lorikeet adapter merge`: a plain model folder of a base model and one adapter. It needs no server."""
+"""`lorikeet adapter merge`: a plain model folder of a base model and one adapter. The command needs no server."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ _CANCEL = """
 async def ask_to_cancel(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> Status | None:
-    """Ask the gateway that runs a response to end it, and return its status; None where there is none such.
+    """Ask the gateway that runs a response to end it, and return its status; None where there is no response.
 
     allowed: models that the caller's key may use; None: all.
     """

@@ -47,7 +47,10 @@ _INSERT = """
 async def pin_arms(
     conn: Connection, experiment_id: str, arms: Sequence[PinnedArm], shadow: PinnedArm | None = None
 ) -> None:
-    """Store the targets of an experiment's arms, in order, and of its shadow arm if it has one. They are final."""
+    """Store the targets of an experiment's arms, in order, and of its shadow arm if it has one.
+
+    The stored targets never change.
+    """
     numbered = [*enumerate(arms), *([] if shadow is None else [(SHADOW_ARM, shadow)])]
     rows = [(experiment_id, at, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment)) for at, arm in numbered]
     await conn.executemany(_INSERT, rows)

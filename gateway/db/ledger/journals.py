@@ -139,7 +139,7 @@ _CORRECTED = """
 """
 
 
-async def corrected_here(
+async def corrected_in_transaction(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
     """Return the given attempts that got a better count in the caller's transaction.

@@ -229,7 +229,7 @@ _KNOWN = """
 async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
     """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days.
 
-    A login that was ended since it was a stranger's does not count; a login from which its user logged out does.
+    A login that was ended because it was a stranger's does not count; a login from which its user logged out does.
     """
     row = await conn.fetchrow(_KNOWN, email, device_sha256)
     assert row is not None

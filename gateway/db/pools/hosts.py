@@ -165,7 +165,7 @@ async def list_hosts(conn: Connection) -> list[HostRow]:
 _TELL_NODES = "UPDATE hosts SET nodes = $3::jsonb WHERE id = $1 AND generation = $2 AND nodes <> $3::jsonb"
 
 
-async def tell_nodes(conn: Connection, host_id: str, generation: int, nodes: Sequence[Node]) -> None:
+async def store_nodes(conn: Connection, host_id: str, generation: int, nodes: Sequence[Node]) -> None:
     """Store the machines of a cluster, unless another agent has its host.
 
     generation: the generation of the agent's lease.

@@ -16,7 +16,7 @@ import msgspec
 from gateway.db.adapters.bases import live_contents, lock_adapters, move_adapters
 from gateway.db.pools.host_failures import HostFailure, list_failures
 from gateway.db.pools.hosts import HostRow, list_hosts
-from gateway.db.pools.pools import lock_pools, take_back
+from gateway.db.pools.pools import lock_pools, want_earlier_revision
 from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas, lose_replica
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool, pools_serving, read_served, switch_revision
@@ -58,7 +58,7 @@ async def plan_pools(
     async with conn.transaction():
         if not await may_plan(conn, host_id, host_generation):
             return []
-        pools, hosts = await read_world(conn)
+        pools, hosts = await read_pools_and_hosts(conn)
         actions = plan(pools, hosts)
         if not actions:
             return []
@@ -119,7 +119,7 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
     await move_adapters(conn, [id for id, digests in contents.items() if digests <= fitting], move.digest)
 
 
-async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
+async def read_pools_and_hosts(conn: Connection) -> tuple[list[Pool], list[Host]]:
     """Return all pools and hosts, as `gateway.domain.pools.plan` takes them."""
     hosts = [host_of(each) for each in await list_hosts(conn)]
     by_id = {each.id: each for each in hosts}
@@ -240,4 +240,4 @@ async def _apply_action(conn: Connection, action: Action) -> None:
         case GiveUp(pool_id, revision, back_to, why):
             await set_revision_state(conn, pool_id, revision, "failed", why)
             if back_to is not None:
-                await take_back(conn, pool_id, revision, back_to)
+                await want_earlier_revision(conn, pool_id, revision, back_to)

@@ -168,7 +168,7 @@ async def want_revision(conn: Connection, pool_id: str, revision: int) -> None:
 _TAKE_BACK = "UPDATE pools SET wanted_revision = $3 WHERE id = $1 AND wanted_revision = $2"
 
 
-async def take_back(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
+async def want_earlier_revision(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
     """Set an earlier revision as wanted again in place of a failed one, unless another one is wanted by now.
 
     failed, back_to: the numbers of the two revisions.

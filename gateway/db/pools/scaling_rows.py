@@ -67,7 +67,7 @@ async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, S
     return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
 
 
-class Scaling(msgspec.Struct, frozen=True):
+class ScalingChange(msgspec.Struct, frozen=True):
     """A change of the number of a pool's replicas, by its load or by an operator."""
 
     id: str
@@ -89,9 +89,9 @@ _SCALINGS = """
 """
 
 
-async def list_scalings(conn: Connection, organization_id: str, pool_id: str, most: int) -> list[Scaling]:
+async def list_scalings(conn: Connection, organization_id: str, pool_id: str, most: int) -> list[ScalingChange]:
     """Return the latest changes of the number of a pool's replicas, newest first."""
-    return [Scaling(**row) for row in await conn.fetch(_SCALINGS, organization_id, pool_id, most)]
+    return [ScalingChange(**row) for row in await conn.fetch(_SCALINGS, organization_id, pool_id, most)]
 
 
 _REPORT = """

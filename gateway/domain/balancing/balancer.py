@@ -181,7 +181,7 @@ class Balancer:
             if known[1] or self._is_level(known[0]):
                 return known[0]
         elif homes is not None and len(homes) > 1:
-            for replica in self._orders.of(bucket_of(asked.prefixes[0])):
+            for replica in self._orders.order_of(bucket_of(asked.prefixes[0])):
                 if replica in homes and self._is_level(replica) and self._has_room(replica, asked, exclude):
                     return replica
         return None
@@ -196,7 +196,7 @@ class Balancer:
         if least is None or self._is_level(least) or not self._is_hot(asked.adapter, homes):
             return least
         share = self._load / self._capacity
-        for replica in self._orders.of(bucket_of(asked.adapter)):
+        for replica in self._orders.order_of(bucket_of(asked.adapter)):
             if (
                 replica not in homes
                 and replica.load <= share * replica.capacity
@@ -214,7 +214,7 @@ class Balancer:
         bucket: the bucket of the key (`orders`). exclude: the ids of replicas that may not be chosen.
         """
         brings_adapter = bool(asked.adapter)
-        for replica in self._orders.of(bucket):
+        for replica in self._orders.order_of(bucket):
             if (
                 self._has_room(replica, asked, exclude)
                 and (replica.ramp >= 1.0 or uniform(~bucket, replica.seed) < replica.ramp)

@@ -75,7 +75,7 @@ class Orders(Generic[R]):
         self._orders = [None] * NUM_BUCKETS
         self._distinct.clear()
 
-    def of(self, bucket: int) -> tuple[R, ...]:
+    def order_of(self, bucket: int) -> tuple[R, ...]:
         """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform.
 
         bucket: the bucket of a key, by which the order is known.

@@ -2,10 +2,10 @@
 
 Knows projects and numbers only, neither lines nor engines nor a database.
 
-Each project has a tag: the work that it got, on a scale that all share. The project with the smallest tag goes first. A
-line is charged when it begins with an estimate of its work, and when it ends with the difference to the work that it
-was. A project that asked for nothing for a while earns nothing: when it asks again, its tag is lifted to the smallest
-of those that ask.
+Each project has a tag: the work that it got, on a scale that all share. The project with the smallest tag goes first.
+When a line begins, the project is charged an estimate of the line's work; when the line ends, the difference to the
+line's actual work. A project saves nothing up while it does not ask: when it asks again, its tag is raised to the
+smallest tag of the projects that ask.
 
 Bound. Two projects that both ask throughout an interval get work in it that differs by at most the two longest lines
 and twice the most by which the estimates of all lines in flight err.
@@ -77,7 +77,7 @@ class Turns:
         return {each: (self._unshared.get(each, 0.0), each in asking) for each in asking | self._unshared.keys()}
 
     def share(self, sent: Mapping[str, tuple[float, bool]], tags: Mapping[str, float], asking: Collection[str]) -> None:
-        """Replace the tags by those that all gateways share.
+        """Replace the tags by the tags that all gateways share.
 
         sent: the result of `unshared` that the tags contain. asking: the projects, of any gateway, that ask.
         """

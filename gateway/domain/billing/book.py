@@ -54,7 +54,7 @@ class Version(msgspec.Struct, frozen=True):
     version: int
     currency: str
     effective_ns: int
-    """The instant, in Unix nanoseconds."""
+    """The instant from which the version is in force, in Unix nanoseconds."""
     entries: tuple[Entry, ...]
     discounts: Mapping[str, int]
     """Discounts in basis points by project."""
@@ -63,7 +63,7 @@ class Version(msgspec.Struct, frozen=True):
         """Return the rates of the most specific matching entry; zero where no entry matches.
 
         If no entry is for batches, a request of a batch costs half of what it costs otherwise. An entry is more
-        specific that names more, its model first.
+        specific the more it names; a named model counts most.
         """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER

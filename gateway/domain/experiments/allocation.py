@@ -141,7 +141,7 @@ def with_weights(split: Split, weights: Sequence[int], exposed: Exposed) -> Spli
     return msgspec.structs.replace(split, slots=slots, tables=tables, exposed=exposed, enrolling=True)
 
 
-def arm_ended(split: Split, arm: int) -> Split:
+def without_arm(split: Split, arm: int) -> Split:
     """Return a split without one arm: its buckets get the control and are not analysed, all others stay as they are.
 
     Each epoch that covers slots is followed by one of its own, so that shares of units are judged by epoch.

@@ -44,7 +44,7 @@ class Exposure(msgspec.Struct, frozen=True):
     def log_fields(self, project_id: str) -> dict[str, str]:
         """Return the fields of the request's log line, with OpenTelemetry's names.
 
-        The unit is known by `log_id`: log lines stay when a unit is forgotten, so that they must not have its digest.
+        The unit is known by `log_id`: log lines stay when a unit is forgotten, so they must not contain its digest.
         """
         fields = {
             "feature_flag.provider.name": PROVIDER,

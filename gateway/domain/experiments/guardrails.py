@@ -73,7 +73,7 @@ def is_proven(effect: Effect, goal: Goal, alpha: float) -> bool | None:
     return (effect.effect > 0) == (goal == "increase")
 
 
-def pair(epochs: Mapping[int, EpochCounts], control: int, treatment: int) -> list[EpochCounts]:
+def counts_of_pair(epochs: Mapping[int, EpochCounts], control: int, treatment: int) -> list[EpochCounts]:
     """Return the counts of two arms in each epoch in which both have a share; these shares are scaled to sum to 1.
 
     control, treatment: the indexes of the arms.

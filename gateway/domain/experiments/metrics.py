@@ -43,27 +43,28 @@ length_rate: the part of requests that ended at their most tokens. answer_rate: 
 QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
-class Read(msgspec.Struct, frozen=True):
-    """A metric's name, parsed."""
+class MetricName(msgspec.Struct, frozen=True):
+    """The parts of a metric's name, such as `ttft_ms.p95`."""
 
     name: str
     metric: Metric | None
     """The built-in metric; None for a metric of the project's own."""
     quantile: float | None = None
+    """The quantile that the name ends with, between 0 and 1; None for a name without one."""
 
 
-def read_metric(text: str, own: Collection[str] = ()) -> Read | None:
+def read_metric(text: str, own: Collection[str] = ()) -> MetricName | None:
     """Return the metric that a name such as `ttft_ms.p95` stands for; None for an unknown name.
 
     own: names of the project's metrics.
     """
     if text in own:
-        return Read(text, None)
+        return MetricName(text, None)
     name, dot, suffix = text.partition(".")
     metric = METRICS.get(name)
     if metric is None or (dot and (suffix not in QUANTILES or not metric.has_quantiles)):
         return None
-    return Read(name, metric, QUANTILES[suffix] if dot else None)
+    return MetricName(name, metric, QUANTILES[suffix] if dot else None)
 
 
 def needs_equal_weights(text: str) -> bool:

@@ -13,7 +13,7 @@ from gateway.domain.experiments.definition import Experiment, Goal, Role
 from gateway.domain.experiments.effects import Effect, Interval, Kind, Mean
 from gateway.domain.experiments.feedback.judged import JudgedComparison, is_judged, judged_comparisons
 from gateway.domain.experiments.guardrails import GuardrailVerdict
-from gateway.domain.experiments.metrics import Read, read_metric
+from gateway.domain.experiments.metrics import MetricName, read_metric
 from gateway.domain.experiments.statistics import counts, many, sequences
 from gateway.domain.experiments.statistics.counts import EpochCounts
 from gateway.domain.experiments.sums import NO_UNITS, Sums
@@ -177,7 +177,7 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
                     comparisons.append(compared)
                 if read.metric is not None and read.metric.is_error:
                     failed = {epoch: _errors(tally, metric, epoch, num_arms) for epoch in epochs}
-                    verdict, log_e = guardrails.errors_verdict(guardrails.pair(failed, 0, arm))
+                    verdict, log_e = guardrails.errors_verdict(guardrails.counts_of_pair(failed, 0, arm))
                 elif compared is not None and goal is not None:
                     verdict = guardrails.interval_verdict(compared.relative, goal, margin)
             if role == "guardrail":
@@ -359,7 +359,7 @@ def comparison_of(
 
 
 def _quantiles_of(
-    experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
+    experiment: Experiment, tally: Tally, what: tuple[str, MetricName, Role], arm: int, alpha: float
 ) -> QuantileComparison:
     """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both.
 

@@ -46,7 +46,7 @@ class Sums(msgspec.Struct, frozen=True):
     """The sum of y times d."""
 
     def __add__(self, other: Sums) -> Sums:
-        """Return the sums over the units of both."""
+        """Return the sums over the units of these sums and of the other ones."""
         return Sums(
             self.n + other.n,
             self.y + other.y,
@@ -60,7 +60,7 @@ class Sums(msgspec.Struct, frozen=True):
         )
 
     def __sub__(self, other: Sums) -> Sums:
-        """Return the sums without the units, or the former values, of another."""
+        """Return these sums less the other ones, for instance to take out units or their former values."""
         return Sums(
             self.n - other.n,
             self.y - other.y,

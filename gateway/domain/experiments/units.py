@@ -39,7 +39,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     num_errors: int = 0
     num_refusals: int = 0
     num_cut: int = 0
-    """Requests that ended at their most tokens."""
+    """Requests that ended because they reached their maximum number of tokens."""
     cost_nanos: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -59,7 +59,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     """Votes of people and programs, without those of judges."""
 
     def __add__(self, other: Counts) -> Counts:
-        """Return the counts of both."""
+        """Return the sum of these counts and the other ones."""
         return Counts(*map(operator.add, _values(self), _values(other)))
 
 
@@ -214,7 +214,8 @@ def state_after_events(events: Iterable[Event], window_us: int) -> UnitState | N
 def with_event(state: UnitState, event: Event, window_us: int) -> UnitState | None:
     """Return the state of a unit after one more event.
 
-    None: the event exposed the unit before its known first exposure, which moves its window; fold all its events then.
+    Return None if the event exposed the unit before its known first exposure, which moves the outcome window: the
+    caller then computes the state anew by `state_after_events`.
     """
     if event.exposure is not None:
         known, new = (state.first_us, state.first_id), _place(event)
@@ -234,8 +235,10 @@ def before_of(
 ) -> Mapping[str, int]:
     """Return a unit's outcomes before its first exposure, by metric; only means over units have covariates.
 
-    They are those from the project's other experiment whose window for the unit ended last before then.
-    first_us: the time of the first exposure.
+    The outcomes are taken from one other experiment of the project: the one in which the unit's outcome window ended
+    last before first_us. Metrics with 0 are left out.
+
+    first_us: the time of the first exposure, in microseconds of Unix time.
     earlier: the unit in other experiments with the same source of units: the experiment's id, the state, and the length
     of the window in microseconds.
     own: as for `rows_of`.
@@ -256,7 +259,7 @@ def before_of(
 def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *, is_closed: bool) -> Rows:
     """Return the contribution of a unit to an experiment's tables.
 
-    is_closed: True if its outcome window counts as ended.
+    is_closed: True if the unit's outcome window counts as ended.
     own: the kind of each metric of the project's own.
     state: None: the unit was never exposed, and contributes nothing. window_us: the length of the outcome window in
     microseconds.

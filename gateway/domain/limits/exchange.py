@@ -91,7 +91,7 @@ def begin_reservation(entries: tuple[Entry, ...], work: RequestWork, instant_ns:
 def grant_waiting(holdings: Holdings, one: WaitingRequest) -> bool:
     """Grant a waiting request out of leases that an exchange has brought since then.
 
-    Return False if they are too small.
+    Return False if the leases are still too small.
     """
     needs = [one.work.amount(entry.limit.unit, one.work.max_tokens) for entry in one.entries]
     missing = [need - taken for need, taken in zip(needs, one.taken, strict=True)]
@@ -133,7 +133,10 @@ class Exchange:
         return not self._slices and not self._holdings.dirty
 
     def decide(self, snapshot: Snapshot | None) -> dict[Key, int]:
-        """Return the leases of this gateway that change; 0 is none. snapshot is None if there was nothing to read."""
+        """Return the leases of this gateway that change; 0 ends a lease.
+
+        snapshot: None if there was nothing to read.
+        """
         self._amounts = {key: self._holdings.slices[key].held for key in self._holdings.dirty}
         if snapshot is not None:
             left = self._unheld_amounts(snapshot)

@@ -13,7 +13,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.domain.limits.limit import NS_PER_S, Calendar, Limit
 from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage, Slice
-from gateway.domain.limits.work import RequestWork, amounts, of_all
+from gateway.domain.limits.work import RequestWork, part_amounts, request_amounts
 
 IDLE_S = 2.0
 """Seconds without use after which a slice is given back."""
@@ -73,7 +73,7 @@ class Holdings:
         cap = work.max_tokens
         units = [entry.limit.unit for entry in entries]
         of_parts = work.of_parts(units, cap)
-        needs = of_all(units, of_parts)
+        needs = request_amounts(units, of_parts)
         for entry, need in zip(entries, needs, strict=True):
             if entry.slice.free < need:
                 return None
@@ -154,7 +154,7 @@ class Holdings:
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
         """Move the newly known use of a part from the reserved amounts to those that wait for their ledger row."""
         work, entries = part.reservation.work, part.reservation.entries
-        all_spent = amounts(
+        all_spent = part_amounts(
             [entry.limit.unit for entry in entries],
             usage.prompt_tokens,
             usage.completion_tokens,

@@ -31,7 +31,7 @@ class Shortage(msgspec.Struct, frozen=True):
     now_ns: int
     """PostgreSQL's time."""
     frees_s: int | None
-    """Unix seconds at which the window ends."""
+    """Unix seconds at which the limit's window ends; None for a limit without a window."""
 
 
 class Slice(msgspec.Struct, eq=False):
@@ -39,7 +39,7 @@ class Slice(msgspec.Struct, eq=False):
 
     key: Key
     window_end: int | None
-    """Unix seconds; None without a window."""
+    """The end of the limit's window in Unix seconds; None for a limit without a window."""
     held: int = 0
     """The gateway's lease, as far as the gateway may use it."""
     reserved: int = 0

@@ -37,7 +37,7 @@ class Prices(Protocol):
     def highest_price(
         self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
     ) -> Price:
-        """Return an upper bound of the cost of a request that is admitted at about this Unix time in ns."""
+        """Return the highest price that may apply to a request that is admitted at about this Unix time in ns."""
 
     def currency(self, organization_id: str) -> str:
         """Return the currency of an organization's prices in lower case; "usd" where there are none."""
@@ -90,16 +90,16 @@ class RequestWork(msgspec.Struct, frozen=True):
         return self.max_tokens
 
     def is_request(self, index: int) -> bool:
-        """Tell whether a part stands for the request.
+        """Tell whether a part counts as one request in the unit `requests`.
 
-        As in the ledger, further prompts and further answers do not: the ids of these have a dot.
+        As in the ledger, further prompts and further answers do not count: their ids contain a dot.
         """
         return index == 0 and "." not in self.parts[index].request_id
 
     def of_parts(self, units: Sequence[Unit], cap: int) -> list[list[int]]:
         """Return for each part the most that it can use of each unit when completions have at most cap tokens."""
         return [
-            amounts(
+            part_amounts(
                 units,
                 part.prompt_tokens,
                 part.num_choices * (cap if cap < part.max_tokens else part.max_tokens),
@@ -111,7 +111,7 @@ class RequestWork(msgspec.Struct, frozen=True):
 
     def amount(self, unit: Unit, cap: int) -> int:
         """Return the most that all parts can use of a unit when completions have at most cap tokens."""
-        return of_all((unit,), self.of_parts((unit,), cap))[0]
+        return request_amounts((unit,), self.of_parts((unit,), cap))[0]
 
     def cap_within(self, unit: Unit, budget: int) -> int | None:
         """Return the largest cap up to max_tokens whose amount fits the budget; None where even 0 does not fit."""
@@ -121,21 +121,21 @@ class RequestWork(msgspec.Struct, frozen=True):
         return num_fitting - 1 if num_fitting else None
 
 
-def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
-    """Return the amounts of a request, by unit, from those of its parts.
+def request_amounts(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
+    """Return the amounts of a request, in the order of units, as the sums of the amounts of its parts.
 
-    One request is one of `concurrency`, which no part counts for.
+    For the unit `concurrency` the amount is 1 for the whole request, since parts have none.
     """
     sums = of_parts[0] if len(of_parts) == 1 else [sum(each) for each in zip(*of_parts, strict=True)]
     return [1 if unit == "concurrency" else each for unit, each in zip(units, sums, strict=True)]
 
 
-def amounts(
+def part_amounts(
     units: Sequence[Unit], prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool
 ) -> list[int]:
     """Return the amount of each unit that one part used; for cost, the most.
 
-    is_request: True if the part stands for the request. price: the price of tokens.
+    is_request: True if the part counts as one request. price: the price of tokens.
     """
     found = []
     for unit in units:

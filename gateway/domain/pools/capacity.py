@@ -195,9 +195,9 @@ class Node(msgspec.Struct, frozen=True):
     """The address at which the node's engines listen."""
     name: str
     num_processors: int
-    """Processors that the cluster has there for engines."""
+    """The number of processors that the cluster has on the machine for engines."""
     memory_bytes: int
-    """Memory that the cluster has there for engines."""
+    """The memory that the cluster has on the machine for engines."""
     num_gpus: int
     labels: Mapping[str, str] = {}
 
@@ -310,7 +310,7 @@ class FreeMemory:
         return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
     def copy(self) -> FreeMemory:
-        """Return a copy of the room, in which placements can be tried."""
+        """Return a copy of the free memory, in which placements can be tried."""
         other = FreeMemory(self._hosts.values())
         other._free = dict(self._free)
         other._num_replicas = dict(self._num_replicas)

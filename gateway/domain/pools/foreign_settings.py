@@ -164,7 +164,7 @@ def parse_foreign_settings(settings: Mapping[str, str]) -> ForeignSettings:
 def check_abilities(driver: Driver, model: str, settings: ForeignSettings) -> None:
     """Check that servers of a driver can do what the settings ask. model: as the operator named it.
 
-    Raises BadSetting: when they cannot.
+    Raises BadSetting: when no server of the driver can do what a setting asks.
     """
     folder = settings.adapter_folder
     if settings.separate_caches and driver not in SEPARATING:
@@ -202,7 +202,7 @@ def check_started_settings(driver: Driver, model: str, settings: Mapping[str, st
 
     model: as the operator named it.
 
-    Raises BadSetting: for a setting of the other kind of servers.
+    Raises BadSetting: for a setting that fits only the other kind: servers that run already, or that agents start.
     Raises ValueError: when agents cannot start a server of the model.
     """
     for name in settings:

@@ -88,7 +88,7 @@ class Pool(msgspec.Struct, frozen=True):
     revision: int | None
     """The revision that serves."""
     wanted_revision: int
-    """The revision that shall serve."""
+    """The revision that is to serve."""
     revisions: Mapping[int, Revision]
     replicas: Sequence[Replica]
     """The replicas that have not been stopped, oldest first."""

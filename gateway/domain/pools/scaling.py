@@ -2,9 +2,9 @@
 
 Pure: no clock, no rows, no engines. As many more replicas as the load needs come at once, unless none is ready yet:
 then the first one shows that replicas start at all. One replica less comes after nothing has needed it for a whole
-window, and the next one some time later. A share of the places asks for more replicas, and only a lower one needs
-fewer: the gap keeps a constant load from changing anything. Knows nothing of the room on hosts: the replicas that are
-wanted here are started where there is room.
+window, and the next one some time later. More replicas are wanted above one share of the places in use, and fewer only
+below a lower share: the gap keeps a constant load from changing anything. Knows nothing of the room on hosts: the
+replicas that are wanted here are started where there is room.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def combined_load(loads: Sequence[Load]) -> Load | None:
 def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Return the number of replicas that shall run from now on, always within the bounds.
 
-    memory: the memory that the decision before returned. memory: None: there was no decision before.
+    memory: the memory that the decision before returned; None where there was no decision before.
     """
     memory = _refreshed(memory, snapshot, now_s)
     number = snapshot.num_replicas

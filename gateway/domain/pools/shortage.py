@@ -11,8 +11,9 @@ from gateway.domain.pools.plan import LIVE, Pool, needs_of_replica, room_of
 def shortage_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> str:
     """Return a sentence that says why a pool has fewer replicas than it wants; "" where room is not the reason.
 
-    The room of replicas that drain counts as free: replicas that wait for it alone start soon. While another revision
-    takes the place of the one that serves, replicas of that make room.
+    The room of replicas that drain counts as free, since replicas that only wait for that room start soon. While
+    another revision takes the place of the one that serves, the reason is not room: replicas of the old revision make
+    room.
     """
     pool = next((each for each in pools if each.id == pool_id), None)
     wanted = pool.revisions.get(pool.wanted_revision) if pool is not None else None

@@ -80,11 +80,10 @@ class Bases:
         return base is not None and base.is_for(project_id, organization_id)
 
     def pools_of(self, digest: str | None) -> list[str]:
-        """Return the names of the pools that serve a base; none for one that is not served here.
+        """Return the names of the pools that serve a base; [] for a base that is not served here.
 
-        None stands for the default base: a row from before bases were recorded belongs to it.
-
-        digest: the digest of the base; None stands for the default one.
+        digest: the digest of the base; None stands for the default base, to which rows from before bases were recorded
+        belong.
         """
         if digest is None:
             digest = self.default.digest if self.default is not None else None

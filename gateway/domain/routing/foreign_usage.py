@@ -1,7 +1,7 @@
 """The billed usage of a server's reply: the server's counts where they can be true, else our own. Pure.
 
-A server's counts are a stranger's word. They are checked against the facts that this gateway saw: token ids, which are
-counted exactly, or bytes of text, which bound the tokens from both sides.
+A server of another maker need not count truly, so its counts are checked against the facts that this gateway saw: token
+ids, which are counted exactly, or bytes of text, which bound the tokens from both sides.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BilledCounts(msgspec.Struct, frozen=True):
     """True if the server reported counts that cannot be true."""
 
 
-def own_completion(evidence: Evidence) -> int:
+def own_completion_tokens(evidence: Evidence) -> int:
     """Return this gateway's count of a reply's tokens, at most the number that was asked for.
 
     The count is exact where token ids are known; else it is the larger one of the reply's parts and a fourth of its
@@ -72,10 +72,10 @@ def own_completion(evidence: Evidence) -> int:
     """
     if evidence.is_exact:
         return evidence.completion_tokens
-    return own_of_text(evidence.text_bytes, evidence.num_events, evidence.num_choices * evidence.max_tokens)
+    return own_text_tokens(evidence.text_bytes, evidence.num_events, evidence.num_choices * evidence.max_tokens)
 
 
-def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
+def own_text_tokens(text_bytes: int, num_events: int, most: int) -> int:
     """Return this gateway's count of the tokens of a text.
 
     most: the number of tokens that were asked for. num_events: the events of the stream that had text, each of which
@@ -84,7 +84,7 @@ def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
     return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
-def own_prompt(evidence: Evidence) -> int:
+def own_prompt_tokens(evidence: Evidence) -> int:
     """Return this gateway's count of a prompt's tokens.
 
     The count is exact where token ids are known; else it is a fourth of the upper bound without the template's part.
@@ -97,18 +97,21 @@ def own_prompt(evidence: Evidence) -> int:
 def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> BilledCounts:
     """Return the counts that are billed for a reply that has ended.
 
-    reported: prompt, completion and cached tokens as the server reported them. reasoning_tokens: the completion tokens
-    that the server reported as reasoning, whose text it need not have sent. reported: None: the server reported no
-    counts.
+    reported: prompt, completion and cached tokens as the server reported them; None where it reported no counts.
+    reasoning_tokens: the completion tokens that the server reported as reasoning, whose text it need not have sent.
     """
     if reported is None:
-        return BilledCounts(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)
+        return BilledCounts(
+            own_prompt_tokens(evidence), own_completion_tokens(evidence), 0, is_ours=True, is_false=False
+        )
     prompt, completion, cached = reported
     is_false = not (
         _is_prompt_true(evidence, prompt) and _is_completion_true(evidence, completion, max(0, reasoning_tokens))
     )
     if is_false:
-        return BilledCounts(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=True)
+        return BilledCounts(
+            own_prompt_tokens(evidence), own_completion_tokens(evidence), 0, is_ours=True, is_false=True
+        )
     if evidence.is_prompt_exact:
         prompt = evidence.prompt_tokens
     return BilledCounts(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_false=False)

@@ -1,6 +1,6 @@
 """The parts of a model string: `<base>`, `<base>:<adapter>`, `<base>:<adapter>@<version>` or, without colon, an alias.
 
-Syntax alone: whether there is such a thing, and whose it is, the database knows.
+Knows the syntax alone, and not whether an adapter or alias of the name exists, nor which project owns it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WantedAdapter(msgspec.Struct, frozen=True):
     base: str | None = None
     """The name of the pool; None for an alias."""
     version: int | None = None
-    """None is the current version."""
+    """The number of the version; None stands for the current version."""
     is_alias: bool = False
     """True if the name is an alias."""
 
@@ -31,7 +31,7 @@ class WantedAdapter(msgspec.Struct, frozen=True):
 def read_model(model: str, pools: Collection[str]) -> WantedAdapter | None:
     """Return the adapter or alias that a model string names, for pools of these names; None if it names nothing.
 
-    The string is not the name of a pool itself.
+    The string must not itself be the name of a pool, which stands for a base model.
     """
     prefix, colon, rest = model.partition(":")
     name, at, number = rest.partition("@") if colon else (model, "", "")

@@ -10,7 +10,7 @@ from gateway.db.billing.exports import Scope
 from gateway.db.billing.invoices import draft_invoice
 from gateway.db.billing.periods import close_period
 from gateway.db.billing.prices import add_version
-from gateway.db.ledger.journals import corrected_here
+from gateway.db.ledger.journals import corrected_in_transaction
 from gateway.db.ledger.usage import write_usage_events
 from gateway.db.pool import Database, lock_table_warning
 from tests.gateway.billing.books import THIS_MONTH, Books, instant_in, month_before
@@ -47,7 +47,7 @@ async def write_final_count(conn: Connection, books: Books) -> None:
     final = books.event("req_1", created_at=instant_in(BEFORE))
     for _ in range(8):  # as often as makes a server plan for any days, if it may
         await write_usage_events(conn, [final])
-        assert await corrected_here(conn, [("req_1", 0, final.created_at)]) == {("req_1", 0)}
+        assert await corrected_in_transaction(conn, [("req_1", 0, final.created_at)]) == {("req_1", 0)}
     assert await num_locked(conn) == 1
 
 

@@ -27,7 +27,7 @@ from gateway.domain.limits.exchange import (
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import NS_PER_S, Limit, calendar_window
 from gateway.domain.limits.slices import Key, Reservation, Shortage
-from gateway.domain.limits.work import PRICE_SCALE, Price, PromptWork, RequestWork, amounts
+from gateway.domain.limits.work import PRICE_SCALE, Price, PromptWork, RequestWork, part_amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
 Fates = tuple[int, int, int]
@@ -125,7 +125,7 @@ class World:
         """
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
-            self.key(limit, instant_ns): amounts(
+            self.key(limit, instant_ns): part_amounts(
                 [limit.unit], usage.prompt_tokens, usage.completion_tokens, PRICE, is_request=index == 0
             )[0]
             for limit in self.limits.values()
@@ -620,7 +620,7 @@ class Simulation:
             for limit in self.world.limits.values():
                 if limit.window != "none" and limit.project_id in (None, event.tenant):
                     tokens = event.usage.prompt_tokens, event.usage.completion_tokens
-                    [used] = amounts([limit.unit], *tokens, PRICE, is_request=event.index == 0)
+                    [used] = part_amounts([limit.unit], *tokens, PRICE, is_request=event.index == 0)
                     sums[self.world.key(limit, event.instant_ns)] += used
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 

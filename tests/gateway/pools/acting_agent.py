@@ -45,7 +45,7 @@ class Agent:
     async def tell_nodes(self, *nodes: Node) -> None:
         """Report the machines of a cluster."""
         async with self._database.acquire() as conn:
-            await hosts.tell_nodes(conn, self.host_id, self.generation, nodes)
+            await hosts.store_nodes(conn, self.host_id, self.generation, nodes)
 
     async def die(self) -> None:
         async with self._database.acquire() as conn:

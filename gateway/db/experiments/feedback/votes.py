@@ -1,7 +1,7 @@
 """Feedback: votes about requests and units, and the events by which the sums of experiments get them.
 
-The latest of several votes of one source about one thing, by one metric, counts: there is one row for all of them. Rows
-of a purged project are not shown, whether they are deleted yet or not.
+The latest vote of a source about a request or unit, by a metric, counts: it takes the row of the earlier ones. Rows of
+a purged project are not shown, whether they are deleted yet or not.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ _INSERT = """
 
 
 async def insert_votes(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> set[str]:
-    """Insert votes about things that have none yet, and return their ids.
+    """Insert votes, without those that replace an earlier vote; return the ids of the inserted votes.
 
     votes: in ascending order of ids, each id once. Waits for another transaction that inserts one of the votes.
     """

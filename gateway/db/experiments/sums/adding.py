@@ -75,7 +75,7 @@ _ADD_AGES = """
 
 async def add_total(conn: Connection, total: Total) -> None:
     """Add changes to the tables, in a transaction that has the lock of units and sums."""
-    units, sums, times, ages = total.full()
+    units, sums, times, ages = total.nonzero()
     if units:
         rows = [(each, *_place(key), *units[each, key]) for each, key in sorted(units)]
         await conn.execute(_ADD_UNITS, *zip(*rows, strict=True))

@@ -63,7 +63,7 @@ class Total:
             found[place] = found.get(place, 0) + num
         return {place: num for place, num in found.items() if num}
 
-    def full(self) -> tuple[UnitsOf, SumsOf, TimesOf, AgesOf]:
+    def nonzero(self) -> tuple[UnitsOf, SumsOf, TimesOf, AgesOf]:
         """Return the units, sums, times and ages that are not zero."""
         return (
             {key: each for key, each in self.units.items() if each != NOTHING},

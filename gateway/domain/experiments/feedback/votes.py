@@ -82,9 +82,11 @@ def checked_value(metric: FeedbackMetric, value: bool | int | float | str, param
 
 
 def feedback_id(project_key: bytes, subject: Subject, metric: str, source: Source) -> str:
-    """Return the id of one source's vote about one thing by one metric, which a vote that replaces it has as well.
+    """Return the id of a source's vote about a subject by a metric.
 
-    project_key: the secret of the project, without which nobody can tell the thing from the id.
+    A vote that replaces an earlier one has the same id.
+
+    project_key: the secret of the project, without which nobody can tell the subject from the id.
     """
     digest = _digest(project_key, b"lorikeet fb id", (subject.request_id, subject.digest, metric, source), 15)
     return f"fb_{base64.b32encode(digest).decode().lower()}"

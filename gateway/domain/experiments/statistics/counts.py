@@ -1,8 +1,8 @@
 """Exact tests of counts that hold at every look: sample ratios, errors, binary outcomes, ranks.
 
-Each counted thing falls to arm i with probability shares[i] under the null. The E-value is the ratio of a Dirichlet
-mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether there are
-more errors at noon does not matter, only which arm has them.
+Each counted unit or event falls to arm i with probability shares[i] under the null hypothesis. The E-value is the ratio
+of a Dirichlet mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed:
+whether there are more errors at noon does not matter, only which arm has them.
 """
 
 from __future__ import annotations

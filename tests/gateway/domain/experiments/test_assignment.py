@@ -17,7 +17,6 @@ from gateway.domain import experiments
 from gateway.domain.errors import Conflict, InvalidRequest
 from gateway.domain.experiments.allocation import (
     Owner,
-    arm_ended,
     arm_shares,
     bucket_counts,
     bucket_table,
@@ -28,6 +27,7 @@ from gateway.domain.experiments.allocation import (
     rebalanced_table,
     with_more_coverage,
     with_weights,
+    without_arm,
 )
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Exposed, Holdout, Split, assign, bucket, unit_digest
 
@@ -150,14 +150,14 @@ def test_an_ended_arm_leaves_all_others_where_they_are() -> None:
     units = [f"unit {number}" for number in range(2_000)]
     split = with_more_coverage(first_split(SEED, LAYER, range(4_000), (1, 1, 1)), range(4_000, 9_000), (2, 1, 1))
     before = {unit: arm_of(split, unit) for unit in units}
-    fewer = arm_ended(split, 2)
+    fewer = without_arm(split, 2)
     for unit in units:
         assert arm_of(fewer, unit) == ((0, "arm_ended") if before[unit] == (2, "split") else before[unit])
     assert arm_shares(fewer, 3, 3)[2] == 0 and sum(arm_shares(fewer, 3, 3)) == pytest.approx(1)
     after = with_weights(fewer, (1, 1, 0), exposed_units(exposed_by(fewer, units)))
     assert {arm_of(after, unit) for unit in units if before[unit] == (1, "split")} == {(1, "split")}
     with pytest.raises(Conflict):
-        arm_ended(fewer, 1)
+        without_arm(fewer, 1)
     with pytest.raises(InvalidRequest) as refused:
         with_weights(fewer, (1, 1, 1), exposed_units({}))
     assert refused.value.param == "arms[2].weight"

@@ -180,8 +180,10 @@ def test_a_guardrail_judges_an_interval_by_its_margin(
 
 def test_shares_of_two_of_three_arms_are_those_of_the_pair() -> None:
     epochs = {1: EpochCounts((8, 1, 1), (0.8, 0.1, 0.1)), 2: EpochCounts((5, 0, 5), (0.5, 0, 0.5))}
-    assert guardrails.pair(epochs, 0, 1) == [EpochCounts((8, 1), (pytest.approx(8 / 9), pytest.approx(1 / 9)))]
-    assert len(guardrails.pair(epochs, 0, 2)) == 2
+    assert guardrails.counts_of_pair(epochs, 0, 1) == [
+        EpochCounts((8, 1), (pytest.approx(8 / 9), pytest.approx(1 / 9)))
+    ]
+    assert len(guardrails.counts_of_pair(epochs, 0, 2)) == 2
 
 
 def test_secondary_metrics_are_filtered_together_and_primary_ones_share_their_level() -> None:

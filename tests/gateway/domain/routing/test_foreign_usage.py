@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES, Evidence, own_completion, own_prompt, settle
+from gateway.domain.routing.foreign_usage import (
+    MAX_TOKEN_BYTES,
+    Evidence,
+    own_completion_tokens,
+    own_prompt_tokens,
+    settle,
+)
 
 NUMBERS = st.integers(min_value=-(10**12), max_value=10**12)
 TOLD = st.one_of(
@@ -51,7 +57,7 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
         assert found.completion_tokens == told[1]
         assert found.completion_tokens * MAX_TOKEN_BYTES >= seen.text_bytes or seen.is_exact
     else:
-        assert (found.prompt_tokens, found.completion_tokens) == (own_prompt(seen), own_completion(seen))
+        assert (found.prompt_tokens, found.completion_tokens) == (own_prompt_tokens(seen), own_completion_tokens(seen))
     if seen.is_prompt_exact:
         assert found.prompt_tokens == seen.prompt_tokens
 
