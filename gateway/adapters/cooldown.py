@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.db.adapters.refused_adapters import Refusals, begin_inspection, num_inspected_beside, refusals_in_a_row
+from gateway.db.adapters.refused_adapters import Refusals, begin_inspection, num_other_inspections, refusals_in_a_row
 from gateway.db.organization.projects import lock_project
 from gateway.domain.errors import Conflict, UploadsPaused
 
@@ -62,7 +62,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
             "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
         )
     # Read first: an import that is refused between the two queries is counted twice rather than not at all.
-    num_beside = await num_inspected_beside(conn, project_id, imported.id)
+    num_beside = await num_other_inspections(conn, project_id, imported.id)
     num_refused = await check_not_paused(conn, project_id)
     if num_beside and num_refused + num_beside >= NUM_FREE:
         return None

@@ -16,7 +16,7 @@ import structlog
 from adapters.ref import content_key
 from gateway.adapters.presence import keep_alive
 from gateway.db.adapters import probes
-from gateway.db.adapters.probes import MAX_PROBES, ToProbe
+from gateway.db.adapters.probes import MAX_PROBES, VersionToProbe
 from gateway.db.due_work import RARELY_S
 from gateway.db.organization import audit
 from gateway.db.pool import Database
@@ -82,7 +82,7 @@ class Prober(Worker):
                 claimed = await probes.claim_oldest(conn, bases)
             return claimed is not None and await self._try(claimed)
 
-    async def _try(self, claimed: ToProbe) -> bool:
+    async def _try(self, claimed: VersionToProbe) -> bool:
         """Let an engine try a version; return True if the version no longer waits."""
         if claimed.num_probes > MAX_PROBES:
             await self._reject(claimed, f"{MAX_PROBES} probes ended with the engine or the gateway that ran them")
@@ -105,7 +105,7 @@ class Prober(Worker):
             await self._set_ready(claimed, found)
         return True
 
-    async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
+    async def _give_back(self, claimed: VersionToProbe, *, failed: bool) -> None:
         """Release the claim to a probe. failed: True if the engine failed, False if it was busy.
 
         A probe that failed while an engine is there waits longer for the next. If no engine is there, the probe may
@@ -118,7 +118,7 @@ class Prober(Worker):
             else:
                 await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not is_ready)
 
-    async def _set_ready(self, claimed: ToProbe, found: msgspec.Struct) -> None:
+    async def _set_ready(self, claimed: VersionToProbe, found: msgspec.Struct) -> None:
         probe = msgspec.json.encode(found).decode()
         async with self._database.transaction() as conn:
             ready = await probes.set_ready(conn, claimed.adapter_id, claimed.version, probe)
@@ -130,7 +130,7 @@ class Prober(Worker):
                 before, after = {"version": ready.before}, {"version": claimed.version}
                 await _record(conn, claimed, "adapter.promoted", before=before, after=after)
 
-    async def _reject(self, claimed: ToProbe, reason: str) -> None:
+    async def _reject(self, claimed: VersionToProbe, reason: str) -> None:
         async with self._database.transaction() as conn:
             if await probes.set_rejected(conn, claimed.adapter_id, claimed.version, reason):
                 shown = {"name": claimed.name, "version": claimed.version, "digest": claimed.digest, "reason": reason}
@@ -141,7 +141,9 @@ class Prober(Worker):
             pass
 
 
-async def _record(conn: Connection, claimed: ToProbe, event: str, *, after: object, before: object = None) -> None:
+async def _record(
+    conn: Connection, claimed: VersionToProbe, event: str, *, after: object, before: object = None
+) -> None:
     author = audit.Author(
         organization_id=claimed.organization_id, kind="system", id="prober", email=None, address="", request_id=""
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from gateway.batches.deadlines import Backlog, Pace, find_late
-from gateway.db.batches.turns import Charged, Tag
+from gateway.db.batches.turns import ChargedWork, Tag
 from gateway.domain.batches.turns import Turns
 
 FOREIGN_AT_ONCE = 4
@@ -260,16 +260,16 @@ class Feed:
             self._pools[name] = _Pool(name)
         return self._pools[name]
 
-    def charged(self) -> list[Charged]:
+    def charged(self) -> list[ChargedWork]:
         """Return the work that was charged to projects here and has not been shared with other gateways."""
         now_s = self._clock()
         return [
-            Charged(name, project_id, work, asks)
+            ChargedWork(name, project_id, work, asks)
             for name, pool in self._pools.items()
             for project_id, (work, asks) in pool.turns.unshared(now_s).items()
         ]
 
-    def share(self, charged: Sequence[Charged], tags: Iterable[Tag]) -> None:
+    def share(self, charged: Sequence[ChargedWork], tags: Iterable[Tag]) -> None:
         """Replace the projects' charges by those that all gateways share.
 
         charged: the result of `charged` that the shared charges contain.

@@ -19,7 +19,7 @@ from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
 from gateway.batches.services import BatchServices
 from gateway.db.batches import work as db
-from gateway.db.batches.work import GivenBack, LeasedBatch, LineResult, LineRow
+from gateway.db.batches.work import LeasedBatch, LineResult, LineRow, ReturnedLine
 from gateway.db.pool import FAILURES
 from gateway.domain.batches.line import BatchLine, BatchWait, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
@@ -90,7 +90,7 @@ class RunningLines:
         self._alone: set[frozenset[str]] = set()  # sets of base models beside which the batch has no waiting line
         self._running: dict[asyncio.Task[float | None], tuple[str, BatchLine]] = {}
         self._results: list[LineResult] = []
-        self._given_back: list[GivenBack] = []
+        self._given_back: list[ReturnedLine] = []
         self._rest: Pause | None = None
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
@@ -201,11 +201,11 @@ class RunningLines:
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
             self._rest = Pause(min(error.retry_after_s or REST_S, MAX_REST_S), wait_of(error))
-            self._given_back.append(GivenBack(line.number, line.attempt))
+            self._given_back.append(ReturnedLine(line.number, line.attempt))
             return None
         except (ShuttingDown, FileUnavailable) as error:
             self._rest = Pause(REST_S, wait_of(error))
-            self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=True))
+            self._given_back.append(ReturnedLine(line.number, line.attempt, was_sent=True, is_fault=True))
             return None
         except GatewayError as error:
             # An engine that dies over a line, or ends, has another code than one without room.
@@ -215,7 +215,7 @@ class RunningLines:
                 if isinstance(error, Overloaded):
                     factor = 1 if is_fault else 2 ** (line.attempt - 1)
                     self._rest = Pause(min(factor * (error.retry_after_s or 1.0), MAX_REST_S), wait_of(error))
-                self._given_back.append(GivenBack(line.number, line.attempt, was_sent=True, is_fault=is_fault))
+                self._given_back.append(ReturnedLine(line.number, line.attempt, was_sent=True, is_fault=is_fault))
                 return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:
@@ -246,7 +246,7 @@ class RunningLines:
         results, given_back = self._results, self._given_back
         self._results, self._given_back = [], []
         if give_back:
-            given_back += [GivenBack(line.number, line.attempt) for line in self._claimed]
+            given_back += [ReturnedLine(line.number, line.attempt) for line in self._claimed]
             self._claimed.clear()
         if not results and not given_back:
             return

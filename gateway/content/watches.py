@@ -86,11 +86,11 @@ class Watches:
                     await ended.wait()
                     return
                 silence, pause_s = Silence(self._lost_after_s), MIN_POLL_S
-                while await self._goes_on(slot, silence):
+                while await self._is_running(slot, silence):
                     await asyncio.sleep(pause_s)
                     pause_s = min(1.5 * pause_s, MAX_POLL_S)
 
-    async def _goes_on(self, slot: Slot, silence: Silence) -> bool:
+    async def _is_running(self, slot: Slot, silence: Silence) -> bool:
         """Tell whether the slot's request still runs; a request that is lost is marked so in its row."""
         now_s = asyncio.get_running_loop().time
         try:

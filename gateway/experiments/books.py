@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.events import QueuedEvent, UnitId, lock_sums, take_events, try_lock
-from gateway.db.experiments.feedback.counts import Difference, drop_withdrawn, vote_changes, write_counted
+from gateway.db.experiments.feedback.counts import VoteDifference, drop_withdrawn, vote_changes, write_counted
 from gateway.db.experiments.scopes import Scope, find_scopes
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
@@ -23,12 +23,12 @@ from gateway.db.experiments.units import (
     UnitRow,
     UnitWrite,
     Vote,
+    count_requests_of_units,
     forget_rows,
     load_units,
-    numbers_of_requests,
     rows_of_units,
-    units_alike,
     units_of_digest,
+    units_of_same_source,
     units_to_close,
     write_units,
 )
@@ -148,7 +148,7 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
     Units with further requests are marked to be recounted.
     """
     new = {each: unit for each, unit in units.items() if unit.first_requests and not unit.has_to_recount}
-    known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
+    known = await count_requests_of_units(conn, sorted(new), MAX_EVENTS + 1)
     for each, unit in new.items():
         if known.get(each) == len(unit.first_requests):
             unit.state = state_after_events(unit.first_requests, scopes[each[0]].window_us)
@@ -156,7 +156,7 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
 
 
 def _add_votes(
-    units: dict[UnitId, _Unit], votes: Collection[Difference], scopes: Mapping[str, Scope]
+    units: dict[UnitId, _Unit], votes: Collection[VoteDifference], scopes: Mapping[str, Scope]
 ) -> tuple[list[tuple[UnitId, Vote]], list[tuple[UnitId, str]]]:
     """Add to units the difference between their votes and the votes counted so far.
 
@@ -217,7 +217,7 @@ async def _add_outcomes_before(
     ]
     if not changed:
         return scopes
-    for each, row in (await units_alike(conn, changed)).items():
+    for each, row in (await units_of_same_source(conn, changed)).items():
         units.setdefault(each, _Unit(row, row.state))
     missing = {experiment_id for experiment_id, _ in units} - scopes.keys()
     scopes = {**scopes, **await find_scopes(conn, missing)}

@@ -23,7 +23,7 @@ from gateway.db.experiments.units import (
     digests_with_events,
     page_of_units,
     rows_of_units,
-    units_alike,
+    units_of_same_source,
 )
 from gateway.db.ledger.usage import REFUSED, SUPERSEDED
 from gateway.domain.experiments.feedback.judged import judge_key
@@ -36,7 +36,7 @@ from gateway.domain.experiments.units import (
     Counts,
     Event,
     UnitState,
-    before_of,
+    covariates_of,
     rows_of,
     state_after_events,
     table_changes,
@@ -93,7 +93,7 @@ def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
 def with_outcomes_before(
     states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]
 ) -> dict[UnitId, UnitState]:
-    """Return the states, each with the covariates of its unit: the outcomes before the first exposure (`before_of`).
+    """Return the states, each with the outcomes of its unit before the first exposure (`covariates_of`).
 
     The covariates come from the unit's states in the project's other experiments. The result has no states of units
     that were never exposed.
@@ -112,7 +112,7 @@ def with_outcomes_before(
     for (_, _, digest), listed in alike.items():
         for experiment_id, state in listed:
             others = [(its, each, scopes[its].window_us) for its, each in listed if its != experiment_id]
-            before = before_of(state.first_us, others, scopes[experiment_id].own)
+            before = covariates_of(state.first_us, others, scopes[experiment_id].own)
             found[experiment_id, digest] = msgspec.structs.replace(state, before=before)
     return found
 
@@ -180,7 +180,7 @@ async def _compare_page(
             num += 1
             states[unit] = recounted(rows, scope.window_us)
     if scope.has_alike:
-        alike = await units_alike(conn, list(page))
+        alike = await units_of_same_source(conn, list(page))
         scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in alike})
         before = with_outcomes_before({unit: row.state for unit, row in alike.items()} | states, scopes)
         states |= {unit: before[unit] for unit in page if unit in before}

@@ -31,7 +31,7 @@ from gateway.domain.experiments import allocation, metrics
 from gateway.domain.experiments.ages import OF_ALL, AgeEffects, effects_by_age
 from gateway.domain.experiments.assignment import Split
 from gateway.domain.experiments.definition import Experiment
-from gateway.domain.experiments.feedback.judged import both_key, judge_key
+from gateway.domain.experiments.feedback.judged import judge_key, people_and_judge_key
 from gateway.domain.experiments.results import Results, Tally, UnitsRow, daily_results, results_of
 from gateway.domain.experiments.segment_values import Kind
 from gateway.domain.experiments.segments import SegmentResults, SegmentSplit, results_of_segments, splits_of
@@ -195,7 +195,7 @@ async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, 
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)
     names = {read.name for read in reads if read.quantile is None}
-    names |= {key(read.name) for read in reads if read.metric is None for key in (judge_key, both_key)}
+    names |= {key(read.name) for read in reads if read.metric is None for key in (judge_key, people_and_judge_key)}
     return Tally(
         all_shares(scope),
         [UnitsRow(row.day, row.epoch, row.arm, row.units, row.delivered) for row in units],

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from gateway.domain.limits.clock import DatabaseClock
-from gateway.domain.limits.exchange import Exchange, Stale, WaitingRequest, begin_reservation, grant_waiting
+from gateway.domain.limits.exchange import Exchange, StaleRequest, WaitingRequest, begin_reservation, grant_waiting
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import Limit
 from gateway.domain.limits.slices import Key, Reservation, Shortage
@@ -117,7 +117,7 @@ class Keeper:
             self._wake.set()
         return reservation
 
-    async def ask(self, limits: tuple[Limit, ...], work: RequestWork) -> Reservation | Shortage | Stale | None:
+    async def ask(self, limits: tuple[Limit, ...], work: RequestWork) -> Reservation | Shortage | StaleRequest | None:
         """Have PostgreSQL decide about a request, together with all others that wait; return the decision.
 
         Return None if PostgreSQL does not answer in time.

@@ -12,7 +12,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.domain.errors import LimitReached, Overloaded
 from gateway.domain.limits.clock import DatabaseClock
-from gateway.domain.limits.exchange import Stale
+from gateway.domain.limits.exchange import StaleRequest
 from gateway.domain.limits.holdings import Row
 from gateway.domain.limits.queue_share import QueueShare
 from gateway.domain.limits.refusal import Headers, rate_limit_headers, refusal
@@ -206,7 +206,7 @@ class Limiter:
                 return answer
             if answer is None:
                 break
-            if isinstance(answer, Stale):
+            if isinstance(answer, StaleRequest):
                 self._rules.forget(principal.project_id)
                 if answer.now_ns:
                     self.clock.set(answer.now_ns)

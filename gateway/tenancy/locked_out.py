@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.db.organization.passkeys import LockedOut
+from gateway.db.organization.passkeys import LockedOutUser
 
 MAX_NAMED = 5
 """The most people whom a notice names."""
 
 
-def locked_out_notice(people: Sequence[LockedOut], rp_id: str) -> str:
+def locked_out_notice(people: Sequence[LockedOutUser], rp_id: str) -> str:
     """Return a sentence for the operator about people who are locked out, at least one, with the cure.
 
     rp_id: the host name of this server; "" where browsers have no passkeys for it.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gateway.db.organization import audit, logins
-from gateway.db.organization.passkeys import LockedOut, list_locked_out
+from gateway.db.organization.passkeys import LockedOutUser, list_locked_out
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.content.keys import SecretColumn
 from gateway.domain.errors import InvalidCredentials, PermissionDenied, TooManyAttempts
@@ -201,7 +201,7 @@ class Logins:
             step = totp.matching_step(seed, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
-    async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
+    async def find(self, token: str, address: str, now_s: float) -> logins.LoggedInUser:
         """Return the holder of a token.
 
         Raises InvalidCredentials: when nobody holds it any more, or its login was unused for too long.
@@ -223,18 +223,18 @@ class Logins:
             self._known_tokens.popitem(last=False)
         return found
 
-    def must_set_up_totp(self, found: logins.LoggedIn) -> bool:
+    def must_set_up_totp(self, found: logins.LoggedInUser) -> bool:
         """Tell whether the holder of a login may do nothing before they have a second factor.
 
         An authenticator is one, and so is the passkey by which the login was made.
         """
         return self.needs_second_factor(found) and not (found.has_totp or found.by_passkey)
 
-    def needs_second_factor(self, found: logins.LoggedIn) -> bool:
+    def needs_second_factor(self, found: logins.LoggedInUser) -> bool:
         """Tell whether a password alone is not enough for the holder of a login."""
         return self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
 
-    async def locked_out(self, conn: Connection, organization_id: str | None = None) -> list[LockedOut]:
+    async def locked_out(self, conn: Connection, organization_id: str | None = None) -> list[LockedOutUser]:
         """Return the people who need a second factor and can show none, since the server's host name has changed.
 
         organization_id: None for all organizations.
@@ -244,7 +244,7 @@ class Logins:
         owners_only = self._require_totp == "owners"
         return await list_locked_out(conn, organization_id, self.rp_id, owners_only=owners_only)
 
-    def check_may_change_factors(self, found: logins.LoggedIn) -> None:
+    def check_may_change_factors(self, found: logins.LoggedInUser) -> None:
         """Check that the holder of a login may add, rename or remove a second factor.
 
         Raises PermissionDenied: when a second factor is required and the user has a passkey, but has logged in with the

@@ -82,7 +82,7 @@ class Throttle:
         Raises Paused: when no attempt of a stranger may be made now.
         """
         async with conn.transaction():
-            known = await logins.find_known(conn, email, device)
+            known = await logins.find_known_client(conn, email, device)
             if known.device and device is not None:
                 await _count_failure(conn, email, _identity("device", email, device.hex()))
                 return

@@ -36,7 +36,7 @@ from gateway.db.adapters import adapter_imports, adapters, aliases
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import find_version, record_promotion
 from gateway.db.experiments.arms import experiments_of_adapter
-from gateway.db.limits.limits import most_storage
+from gateway.db.limits.limits import max_storage_bytes
 from gateway.db.organization import audit
 from gateway.domain.adapters.sources import WrongSource
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, Overloaded, QuotaExceeded
@@ -316,7 +316,7 @@ async def check_storage(
 
     Raises QuotaExceeded: for an adapter that is larger than all that may be stored.
     """
-    most = await most_storage(conn, organization_id, project_id)
+    most = await max_storage_bytes(conn, organization_id, project_id)
     if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
         raise QuotaExceeded(
             f"All adapters together may have {most} bytes here; this adapter alone has {announced_bytes}.",

@@ -230,7 +230,7 @@ async def _take_name(conn: Connection, services: AdminServices, caller: Actor, r
         raise Conflict(
             f"The project already has {MAX_NAMES} aliases, the most there can be. Remove one first.", param="model"
         )
-    await arms.hold_name(conn, new_id("alias"), project_id, row.model, row.id)
+    await arms.point_name_at_experiment(conn, new_id("alias"), project_id, row.model, row.id)
 
 
 def _key_of(project_id: str, arm: PinnedArm) -> tuple[str | None, str] | None:

@@ -123,8 +123,8 @@ async def _own_version(
 
     Raises BadTarget: when the project has no such version, it is not ready, or the adapter belongs to another project.
     """
-    found = await arms.find_own(conn, project_id, name, version)
-    if found is not None and (not lock or await arms.keep_own(conn, found)):
+    found = await arms.find_own_version(conn, project_id, name, version)
+    if found is not None and (not lock or await arms.keep_version_ready(conn, found)):
         return found
     if await arms.is_shared(conn, project_id, name):
         raise BadTarget(

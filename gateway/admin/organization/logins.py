@@ -406,7 +406,7 @@ async def _check_password(
     return await services.logins.verify(caller.email or "", password, client_of(request))
 
 
-async def find_login(request: Request[Any, Any, Any], services: AdminServices, caller: Actor) -> rows.LoggedIn:
+async def find_login(request: Request[Any, Any, Any], services: AdminServices, caller: Actor) -> rows.LoggedInUser:
     """Return the login with which a request is made.
 
     Raises InvalidCredentials: when the login has ended, or was unused for too long.

@@ -134,7 +134,7 @@ class Upload:
             while True:
                 before = self._reached
                 try:
-                    return retry_while_paused(lambda: self._go_on(imported, archive), self._progress)
+                    return retry_while_paused(lambda: self._resume(imported, archive), self._progress)
                 except (ServerUnreachable, RequestRefused) as error:
                     if isinstance(error, RequestRefused) and error.code not in TRANSIENT:
                         raise
@@ -168,7 +168,7 @@ class Upload:
         if known["sha256"] not in (None, sha256):
             raise CommandFailed(f"{path} has changed since {known['id']} began: start a new upload")
 
-    def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
+    def _resume(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
         """Send the rest of an archive, from the offset that the server has, and complete the import.
 
         Raises ServerUnreachable: when the server does not answer.

@@ -103,9 +103,9 @@ class Session:
             if line in ("/exit", "/quit"):
                 return EXIT_OK
             if line:
-                self._obey(line)
+                self._run_command(line)
 
-    def _obey(self, line: str) -> None:
+    def _run_command(self, line: str) -> None:
         """Run a command of the session. An error is printed, and the session goes on."""
         try:
             if not is_text(line):

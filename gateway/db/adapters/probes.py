@@ -20,7 +20,7 @@ MAX_PROBES = 10
 """The most probes of a version that may begin and not finish, after which it is refused: it may kill engines."""
 
 
-class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
+class VersionToProbe(msgspec.Struct, frozen=True, kw_only=True):
     """A version that waits for its probe."""
 
     organization_id: str
@@ -35,7 +35,7 @@ class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
     """The number of probes of the version that were begun so far, this one included."""
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyVersion(msgspec.Struct, frozen=True):
     """A version that answers now."""
 
     promoted: bool
@@ -58,13 +58,13 @@ _CLAIM_OLDEST = """
 """
 
 
-async def claim_oldest(conn: Connection, bases: Collection[str]) -> ToProbe | None:
+async def claim_oldest(conn: Connection, bases: Collection[str]) -> VersionToProbe | None:
     """Claim the version that has waited longest, of those that nobody probes and that are for one of these bases.
 
     A version that failed an engine comes later.
     """
     row = await conn.fetchrow(_CLAIM_OLDEST, list(bases))
-    return ToProbe(**row) if row else None
+    return VersionToProbe(**row) if row else None
 
 
 _CLAIM = """
@@ -79,13 +79,13 @@ _CLAIM = """
 
 async def claim_version(
     conn: Connection, adapter_id: str, version: int, bases: Collection[str], *, mine: bool
-) -> ToProbe | None:
+) -> VersionToProbe | None:
     """Claim a version for a probe. mine: the caller added the version, already claimed.
 
     Return None if the version does not wait any more, is for none of these bases, or somebody else probes it.
     """
     row = await conn.fetchrow(_CLAIM, adapter_id, version, mine, list(bases))
-    return ToProbe(**row) if row else None
+    return VersionToProbe(**row) if row else None
 
 
 _TOUCH = """
@@ -138,7 +138,7 @@ _READY = """
 """
 
 
-async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
+async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> ReadyVersion | None:
     """Record that a version works, and make it current, if that was ordered and no later order was for another version.
 
     probe: JSON text. Runs in the caller's transaction. Return None if the probe has ended in another way.
@@ -152,7 +152,7 @@ async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str)
         return None
     promotion = ready["promotion"]
     promoted = promotion is not None and await promote(conn, adapter_id, version, promotion)
-    return Ready(promoted, adapter["current_version"])
+    return ReadyVersion(promoted, adapter["current_version"])
 
 
 _REJECTED = """

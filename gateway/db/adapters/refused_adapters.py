@@ -55,7 +55,7 @@ _OTHERS = """
 """
 
 
-async def num_inspected_beside(conn: Connection, project_id: str, import_id: str) -> int:
+async def num_other_inspections(conn: Connection, project_id: str, import_id: str) -> int:
     """Count the other imports of the project that are being inspected, by gateways that give signs of life."""
     return int(await conn.fetchval(_OTHERS, project_id, import_id))
 

@@ -18,7 +18,7 @@ KEPT_SECONDS = 3600.0
 """Seconds after which the row of a project that no longer asks is deleted."""
 
 
-class Charged(NamedTuple):
+class ChargedWork(NamedTuple):
     """The work that a gateway charged to a project at a pool, and whether lines of the project wait there."""
 
     pool: str
@@ -65,7 +65,7 @@ _TAGS = """
 """
 
 
-async def share_turns(conn: Connection, charged: Sequence[Charged]) -> list[Tag]:
+async def share_turns(conn: Connection, charged: Sequence[ChargedWork]) -> list[Tag]:
     """Add charged work to the shared tags; return the tags at the same pools of projects that ask, or are in `charged`.
 
     The tag of a project that asks again after a while is raised to the smallest tag of the projects that ask.

@@ -82,7 +82,7 @@ class LineRow(msgspec.Struct, frozen=True):
     begun_at: datetime.datetime
 
 
-class GivenBack(msgspec.Struct, frozen=True):
+class ReturnedLine(msgspec.Struct, frozen=True):
     """A claimed line that begins anew."""
 
     number: int
@@ -388,9 +388,9 @@ _UNBEGIN = """
 """
 
 
-async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[GivenBack]) -> None:
+async def give_lines_back(conn: Connection, batch: LeasedBatch, lines: Sequence[ReturnedLine]) -> None:
     """Mark claimed lines as waiting again, so that another attempt begins."""
-    columns = ([getattr(line, name) for line in lines] for name in GivenBack.__struct_fields__)
+    columns = ([getattr(line, name) for line in lines] for name in ReturnedLine.__struct_fields__)
     await conn.execute(_UNBEGIN, batch.project_id, batch.id, *columns)
 
 

@@ -155,7 +155,7 @@ async def adjusted_projects(conn: Connection, organization_id: str, period: date
     return {row["project_id"] for row in await conn.fetch(_ADJUSTED, organization_id, period)}
 
 
-class Carried(msgspec.Struct, frozen=True):
+class CarriedAmount(msgspec.Struct, frozen=True):
     """An amount that a month owes a project."""
 
     project_id: str
@@ -183,12 +183,12 @@ _CARRY = """
 """
 
 
-async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
+async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[CarriedAmount]:
     """Raise the month's cost of every project with a negative cost to 0, by an adjustment, and return the amounts.
 
     Called in the transaction that closes the month, whose sums are complete. The amounts have to be granted as credit.
     """
-    found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
+    found = [CarriedAmount(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
     if found:
         ids = [new_id("adj") for _ in found]
         await conn.execute(_ENSURE_LAST_DAY, period)

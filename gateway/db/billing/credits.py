@@ -10,12 +10,12 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.db.billing.adjustments import Carried
+from gateway.db.billing.adjustments import CarriedAmount
 from gateway.db.ids import new_id
 from gateway.db.ledger.standstill import hold_ledger
 from gateway.db.limits.limits import remove_limit, set_limit
 from gateway.db.organization.organizations import lock_organization
-from gateway.domain.billing.credits import Grant, expired_rests
+from gateway.domain.billing.credits import Grant, expired_remainders
 from gateway.domain.limits.limit import Limit
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ _GRANT_CARRIED = """
 
 
 async def grant_carried(
-    conn: Connection, organization_id: str, period: datetime.date, carried: Sequence[Carried]
+    conn: Connection, organization_id: str, period: datetime.date, carried: Sequence[CarriedAmount]
 ) -> None:
     """Turn the amounts that a period which is being closed owes projects into credit that never expires."""
     ids = [new_id("credit") for _ in carried]
@@ -210,7 +210,7 @@ async def lapse_due(conn: Connection) -> bool:
             await conn.execute(_LOCK_LIMIT, limit_id)
         pending: int = await conn.fetchval(_PENDING, *owner, limit_id)
         now: datetime.datetime = await conn.fetchval(_NOW)
-        for grant_id, left in expired_rests(await list_grants(conn, *owner), pending, now).items():
+        for grant_id, left in expired_remainders(await list_grants(conn, *owner), pending, now).items():
             await conn.execute(_LAPSE, grant_id, left)
         await refresh_balances(conn, *owner)
         return True

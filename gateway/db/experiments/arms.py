@@ -97,7 +97,7 @@ _OWN = """
 """
 
 
-async def find_own(conn: Connection, project_id: str, adapter: str, version: int | None) -> OwnVersion | None:
+async def find_own_version(conn: Connection, project_id: str, adapter: str, version: int | None) -> OwnVersion | None:
     """Return a version of an adapter that the project owns and that is ready. version: None is the current one."""
     row = await conn.fetchrow(_OWN, project_id, adapter, version)
     return OwnVersion(**row) if row else None
@@ -108,7 +108,7 @@ _KEEP = """
 """
 
 
-async def keep_own(conn: Connection, own: OwnVersion) -> bool:
+async def keep_version_ready(conn: Connection, own: OwnVersion) -> bool:
     """Keep a version ready until the caller's transaction ends; return False where it is not ready any more."""
     return bool(await conn.fetchval(_KEEP, own.adapter_id, own.version))
 
@@ -180,7 +180,9 @@ _HOLD_NAME = """
 """
 
 
-async def hold_name(conn: Connection, alias_id: str, project_id: str, name: str, experiment_id: str) -> None:
+async def point_name_at_experiment(
+    conn: Connection, alias_id: str, project_id: str, name: str, experiment_id: str
+) -> None:
     """Let a model string stand for an experiment instead of its former target. alias_id: the id for a new alias."""
     await conn.execute(_HOLD_NAME, alias_id, project_id, name, experiment_id)
 

@@ -53,7 +53,7 @@ _NUM_REQUESTS = """
 """
 
 
-async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
+async def count_requests_of_units(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
     """Return the number of requests of each unit, counted up to a bound.
 
     Units with votes of their own, which are about no request, are left out.
@@ -86,7 +86,7 @@ _ALIKE = """
 """
 
 
-async def units_alike(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
+async def units_of_same_source(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
     """Return the rows of units in all experiments of their project that have the same source of units."""
     return _units(await conn.fetch(_ALIKE, *_columns(ids))) if ids else {}
 

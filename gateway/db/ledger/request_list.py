@@ -184,7 +184,7 @@ async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: in
     to look at without filters, of each project where projects are named.
     """
     if query.is_filtered:
-        places, next_key = await _fitting(conn, await _with_projects_of_keys(conn, query))
+        places, next_key = await _list_filtered(conn, await _with_projects_of_keys(conn, query))
     else:
         places, next_key = await _list_unfiltered(conn, query, scan_limit or 4 * query.limit)
     if len(places) > query.limit:
@@ -212,7 +212,7 @@ async def _list_unfiltered(
     return places, RequestKey(rows[0]["last_at"], rows[0]["last_id"]) if is_cut else None
 
 
-async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
+async def _list_filtered(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
     """Return places of requests that match the filters, up to one more than the limit, and the next page's key.
 
     The key is None where no request is left to look at.
@@ -231,14 +231,16 @@ async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestP
     next_key = None
     for factor in OF_EACH_KEY if query.api_key_ids else (1,):
         found_in = await pieces_with(conn, filters, query.start, until, factor * (query.limit + 1))
-        places = await _fitting_in(conn, query, after, found_in)
+        places = await _filtered_within(conn, query, after, found_in)
         next_key = None if found_in.back_to is None else RequestKey(found_in.back_to, "")
         if len(places) > query.limit or next_key is None:
             break
     return places, next_key
 
 
-async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces) -> list[RequestPlace]:
+async def _filtered_within(
+    conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces
+) -> list[RequestPlace]:
     """Return the requests within the pieces `found_in` that match the query, up to one more than the limit."""
     lists = (query.models, query.adapter_ids, query.finish_reasons, query.api_key_ids)
     fits = (after.created_at, after.request_id, query.limit + 1, *map(list, lists))

@@ -216,7 +216,7 @@ _SMALLEST_STORAGE = """
 """
 
 
-async def most_storage(conn: Connection, organization_id: str, project_id: str) -> int | None:
+async def max_storage_bytes(conn: Connection, organization_id: str, project_id: str) -> int | None:
     """Return how many bytes the project's adapters may have if nothing else is stored, or None without a limit."""
     most: int | None = await conn.fetchval(_SMALLEST_STORAGE, organization_id, project_id)
     return most

@@ -50,7 +50,7 @@ class LoginRow(msgspec.Struct, frozen=True):
     user_agent: str
 
 
-class LoggedIn(msgspec.Struct, frozen=True):
+class LoggedInUser(msgspec.Struct, frozen=True):
     """The user of a valid login."""
 
     login_id: str
@@ -226,7 +226,7 @@ _KNOWN = """
 """
 
 
-async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
+async def find_known_client(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
     """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days.
 
     A login that was ended because it was a stranger's does not count; a login from which its user logged out does.
@@ -301,7 +301,7 @@ _TOUCH = "UPDATE logins SET last_used_at = now() WHERE id = $1"
 
 async def find_login(
     conn: Connection, token_sha256: bytes, idle: datetime.timedelta | None, rp_id: str
-) -> LoggedIn | None:
+) -> LoggedInUser | None:
     """Return the login that has the token with this digest. The digest is the credential: no tenant is known yet.
 
     idle: a login that was unused for so long has ended; None: none has. rp_id: the host name that passkeys of this
@@ -314,7 +314,7 @@ async def find_login(
     if fields.pop("stale"):
         await conn.execute(_TOUCH, row["login_id"])
     memberships = dict(zip(fields.pop("projects"), fields.pop("roles"), strict=True))
-    return LoggedIn(**fields, memberships=memberships)
+    return LoggedInUser(**fields, memberships=memberships)
 
 
 _LIST = """

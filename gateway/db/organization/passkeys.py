@@ -124,7 +124,7 @@ async def note_use(conn: Connection, passkey_id: str, sign_count: int, rp_id: st
     return bool(await conn.fetchval(_USED, passkey_id, sign_count, rp_id))
 
 
-class LockedOut(msgspec.Struct, frozen=True):
+class LockedOutUser(msgspec.Struct, frozen=True):
     """A person who needs a second factor and has none but passkeys of other host names."""
 
     user_id: str
@@ -144,14 +144,14 @@ _LOCKED_OUT = """
 
 async def list_locked_out(
     conn: Connection, organization_id: str | None, rp_id: str, *, owners_only: bool
-) -> list[LockedOut]:
+) -> list[LockedOutUser]:
     """Return people without an authenticator whose passkeys all belong to other hosts, in the order of addresses.
 
     organization_id: None for all organizations. rp_id: the host name of this server; "" where browsers have no
     passkeys for it. owners_only: whether owners alone need a second factor.
     """
     rows = await conn.fetch(_LOCKED_OUT, organization_id, rp_id, owners_only)
-    return [LockedOut(**row) for row in rows]
+    return [LockedOutUser(**row) for row in rows]
 
 
 _FORGET_OLD = "DELETE FROM passkey_challenges WHERE expires_at < now()"

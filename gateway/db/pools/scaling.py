@@ -27,7 +27,7 @@ _memory = msgspec.json.Decoder(Memory | None)
 _load = msgspec.json.Decoder(Load)
 
 
-class Scaled(msgspec.Struct, frozen=True):
+class ReplicaCountChange(msgspec.Struct, frozen=True):
     """A change of the number of a pool's replicas."""
 
     pool_id: str
@@ -54,10 +54,10 @@ class _Decided(msgspec.Struct, frozen=True):
         return bool(self.decision.num_replicas != self.row["num_replicas"])
 
     @property
-    def change(self) -> Scaled:
+    def change(self) -> ReplicaCountChange:
         """The change that is announced, where the number of replicas changes."""
         row, decision = self.row, self.decision
-        return Scaled(row["pool_id"], row["name"], row["num_replicas"], decision.num_replicas, decision.why)
+        return ReplicaCountChange(row["pool_id"], row["name"], row["num_replicas"], decision.num_replicas, decision.why)
 
     @property
     def learns(self) -> bool:
@@ -91,7 +91,7 @@ _REMEMBER = """
 """
 
 
-async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[Scaled]:
+async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[ReplicaCountChange]:
     """Decide and store the number of replicas of each pool with bounds; return the changes.
 
     host_id, host_generation: those of the agent that decides. Nothing is decided where it has lost its lease, or where

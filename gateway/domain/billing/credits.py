@@ -46,7 +46,7 @@ def draw_credits(grants: Sequence[Grant], cost: int) -> dict[str, int]:
     return taken
 
 
-def expired_rests(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
+def expired_remainders(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
     """Return the rest of each expired grant, oldest first.
 
     pending: the cost of open periods and the reservations of running requests, which are taken from the grants first.

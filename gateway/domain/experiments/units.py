@@ -135,7 +135,7 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     """The outcomes by days since the first exposure: days that are counted on their own (`num_ages`) and on which the
     unit did something."""
     before: Mapping[str, int] = {}
-    """The unit's outcomes before its first exposure, by metric (`before_of`): the covariate.
+    """The unit's outcomes before its first exposure, by metric (`covariates_of`): the covariate.
 
     Metrics with 0 are left out.
     """
@@ -230,7 +230,7 @@ def num_ages(window_us: int) -> int:
     return days if days > 1 else 0
 
 
-def before_of(
+def covariates_of(
     first_us: int, earlier: Iterable[tuple[str, UnitState, int]], own: Mapping[str, Kind]
 ) -> Mapping[str, int]:
     """Return a unit's outcomes before its first exposure, by metric; only means over units have covariates.

@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     accounts: Mapping[str, Account]
 
 
-class Stale(msgspec.Struct, frozen=True):
+class StaleRequest(msgspec.Struct, frozen=True):
     """The answer to a request that was planned for a window that is over, or for a limit that is gone."""
 
     now_ns: int
@@ -67,7 +67,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
     """PostgreSQL's time at which the request came, in Unix nanoseconds."""
     taken: tuple[int, ...]
     """The amounts that were free, in the order of entries."""
-    answer: Reservation | Shortage | Stale | None = None
+    answer: Reservation | Shortage | StaleRequest | None = None
     """The answer; None until there is one."""
 
 
@@ -198,7 +198,7 @@ class Exchange:
         for entry, taken in zip(one.entries, one.taken, strict=True):
             account = snapshot.accounts.get(entry.limit.id)
             if account is None or account.window_start != entry.slice.key[1]:
-                one.answer = Stale(snapshot.now_ns)
+                one.answer = StaleRequest(snapshot.now_ns)
                 return
             least = work.least(entry.limit)
             fits = work.cap_within(entry.limit.unit, taken + max(0, left[entry.slice.key]))

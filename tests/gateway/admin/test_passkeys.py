@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.admin.organization.passkeys import MAX_PASSKEYS
-from gateway.db.organization.passkeys import LockedOut
+from gateway.db.organization.passkeys import LockedOutUser
 from gateway.db.pool import Database
 from gateway.domain.tenancy.relying_party import RelyingParty
 from gateway.domain.tenancy.totp import code_at
@@ -369,7 +369,7 @@ async def locked_out(server: AdminServer) -> list[str]:
 
 
 def test_the_notice_names_people_hosts_and_the_cure() -> None:
-    people = [LockedOut(f"user_{number}", f"p{number}@example.com", PARTY.id) for number in range(7)]
+    people = [LockedOutUser(f"user_{number}", f"p{number}@example.com", PARTY.id) for number in range(7)]
     notice = locked_out_notice(people, NEW_PARTY.id)
     for word in ("p0@example.com", "2 more", PARTY.id, NEW_PARTY.id, "LORIKEET_PUBLIC_URL", "lorikeet user reset"):
         assert word in notice

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.db.pool import Database
-from gateway.db.pools.scaling import Scaled, scale_pools
+from gateway.db.pools.scaling import ReplicaCountChange, scale_pools
 from gateway.db.pools.scaling_rows import clear_scaling, report_loads, set_scaling
 from gateway.domain.pools.scaling import Bounds, Load
 from tests.gateway.pools.acting_agent import Agent
@@ -28,7 +28,9 @@ async def agent(database: Database) -> Agent:
     return agent
 
 
-async def decide_scaling(database: Database, agent: Agent, load: Load | None = None, pool_id: str = "") -> list[Scaled]:
+async def decide_scaling(
+    database: Database, agent: Agent, load: Load | None = None, pool_id: str = ""
+) -> list[ReplicaCountChange]:
     """Report a load as a gateway does, have the agent decide, and return the changes of pools.
 
     load: None: no load is reported. pool_id: the pool of the load.
@@ -144,7 +146,9 @@ async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
 
 
 @asynccontextmanager
-async def decision_waiting(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
+async def decision_waiting(
+    database: Database, agent: Agent, conn: Any
+) -> AsyncIterator[asyncio.Task[list[ReplicaCountChange]]]:
     """Have the agent decide, and give the task once it waits for a row locked by the transaction of `conn`."""
     pid = await conn.fetchval("SELECT pg_backend_pid()")
     deciding = asyncio.create_task(decide_scaling(database, agent))

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.batches.dispatcher import SLICE_S, _Work, gives_place
 from gateway.batches.feed import Asker, Feed, Place
-from gateway.db.batches.turns import Charged, Tag, drop_old_turns, share_turns
+from gateway.db.batches.turns import ChargedWork, Tag, drop_old_turns, share_turns
 from gateway.db.batches.work import (
     CHECKED,
     RUN,
@@ -148,19 +148,19 @@ async def test_a_project_that_asks_again_after_a_pause_begins_at_the_smallest_ta
     first, second = [(await make_key(dsn, name)).project_id for name in ("a", "b")]
     async with database.acquire() as conn:
         for _ in range(3):
-            tags = await share_turns(conn, [Charged("tiny", first, 10.0, True)])
+            tags = await share_turns(conn, [ChargedWork("tiny", first, 10.0, True)])
         assert tags == [Tag("tiny", first, 30.0, True)]
-        assert await share_turns(conn, [Charged("other", first, 1.0, True)]) == [Tag("other", first, 1.0, True)]
-        tags = await share_turns(conn, [Charged("tiny", second, 5.0, True)])
+        assert await share_turns(conn, [ChargedWork("other", first, 1.0, True)]) == [Tag("other", first, 1.0, True)]
+        tags = await share_turns(conn, [ChargedWork("tiny", second, 5.0, True)])
         assert sorted(tag.tag for tag in tags) == [30.0, 35.0]
         await conn.execute("UPDATE batch_turns SET asked_at = '-infinity' WHERE project_id = $1", second)
-        await share_turns(conn, [Charged("tiny", first, 100.0, True)])
-        tags = await share_turns(conn, [Charged("tiny", second, 2.0, True)])
+        await share_turns(conn, [ChargedWork("tiny", first, 100.0, True)])
+        tags = await share_turns(conn, [ChargedWork("tiny", second, 2.0, True)])
         assert {tag.project_id: tag.tag for tag in tags} == {first: 130.0, second: 132.0}
-        tags = await share_turns(conn, [Charged("tiny", first, -7.0, False)])
+        tags = await share_turns(conn, [ChargedWork("tiny", first, -7.0, False)])
         assert {tag.project_id: tag.tag for tag in tags} == {first: 123.0, second: 132.0}
         third = (await make_key(dsn, "c")).project_id
-        tags = await share_turns(conn, [Charged("tiny", third, 1.0, True), Charged("tiny", first, 4.0, True)])
+        tags = await share_turns(conn, [ChargedWork("tiny", third, 1.0, True), ChargedWork("tiny", first, 4.0, True)])
         assert {tag.project_id: tag.tag for tag in tags} == {first: 127.0, second: 132.0, third: 128.0}
         await conn.execute("UPDATE batch_turns SET asked_at = now() - interval '1 day'")
         assert await drop_old_turns(conn) == 4

@@ -21,7 +21,7 @@ from gateway.db.billing.invoices import draft_invoice
 from gateway.db.billing.periods import close_period
 from gateway.db.limits.leases import PostgresLeases, write_leases
 from gateway.db.limits.limits import list_limits
-from gateway.domain.billing.credits import Grant, draw_credits, expired_rests
+from gateway.domain.billing.credits import Grant, draw_credits, expired_remainders
 from tests.gateway.billing.books import NOW, THIS_MONTH, Books, instant_in, month_before, open_books
 from tests.installation.databases import NUM_WAITING
 
@@ -43,8 +43,8 @@ def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
     assert draw_credits(grants, 8) == {"credit_1": 6, "credit_2": 2}
     assert draw_credits(grants, 100) == {"credit_1": 6, "credit_2": 5, "credit_3": 20}
     assert draw_credits(grants, -3) == {}
-    assert expired_rests(grants, 8, NOW) == {"credit_2": 3, "credit_3": 20}
-    assert expired_rests(grants, 8, NOW - datetime.timedelta(days=2)) == {}
+    assert expired_remainders(grants, 8, NOW) == {"credit_2": 3, "credit_3": 20}
+    assert expired_remainders(grants, 8, NOW - datetime.timedelta(days=2)) == {}
 
 
 async def left_under_limit(books: Books) -> int | None:

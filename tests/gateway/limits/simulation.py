@@ -19,7 +19,7 @@ from gateway.domain.limits.exchange import (
     Account,
     Exchange,
     Snapshot,
-    Stale,
+    StaleRequest,
     WaitingRequest,
     begin_reservation,
     grant_waiting,
@@ -300,7 +300,7 @@ class Gateway:
                     self.refused.append(asked.answer)
                     self.holdings.note_shortage(asked.entries, asked.answer, self.clock.monotonic())
                 else:
-                    assert isinstance(asked.answer, Stale)
+                    assert isinstance(asked.answer, StaleRequest)
                     self.clock.set(asked.answer.now_ns)
 
         self.finish = finish

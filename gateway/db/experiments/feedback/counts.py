@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-class Difference(msgspec.Struct, frozen=True):
+class VoteDifference(msgspec.Struct, frozen=True):
     """The two votes of a feedback about a unit: the one in the sums, and the present one."""
 
     feedback_id: str
@@ -53,7 +53,7 @@ _DIFFERENCES = """
 
 async def vote_changes(
     conn: Connection, feedback_ids: Collection[str], request_ids: Collection[str]
-) -> list[Difference]:
+) -> list[VoteDifference]:
     """Return the units and both votes of some feedbacks, and of all feedback about some requests."""
     found = []
     for row in await conn.fetch(_DIFFERENCES, list(feedback_ids), list(request_ids)):
@@ -62,7 +62,7 @@ async def vote_changes(
         if row["counted_us"] is not None:
             counted = Vote(row["id"], row["metric"], row["counted_value"], row["counted_us"], row["is_by_judge"])
         unit = row["experiment_id"], row["digest"]
-        found.append(Difference(row["id"], unit, counted, None if row["is_withdrawn"] else vote))
+        found.append(VoteDifference(row["id"], unit, counted, None if row["is_withdrawn"] else vote))
     return found
 
 

@@ -23,7 +23,7 @@ LABELS_PER_UNIT = 1 / 20
 LEAST_LABELS = 20
 
 _JUDGE, _BOTH = ":judge", ":both"
-"""The ends of the keys that `judge_key` and `both_key` return; no metric's name ends so."""
+"""The ends of the keys that `judge_key` and `people_and_judge_key` return; no metric's name ends so."""
 
 
 def judge_key(metric: str) -> str:
@@ -31,7 +31,7 @@ def judge_key(metric: str) -> str:
     return metric + _JUDGE
 
 
-def both_key(metric: str) -> str:
+def people_and_judge_key(metric: str) -> str:
     """Return the key of the sums over units about which people and a judge voted."""
     return metric + _BOTH
 
@@ -54,7 +54,7 @@ def judged_units(votes: Mapping[str, tuple[int, int]], own: Collection[str]) -> 
             continue
         by_people, num_people = votes.get(metric, (0, 0))
         if num_people > 0:
-            yield both_key(metric), Unit(_mean(by_people, num_people), _mean(total, num))
+            yield people_and_judge_key(metric), Unit(_mean(by_people, num_people), _mean(total, num))
         else:
             yield key, Unit(_mean(total, num))
 
@@ -107,7 +107,9 @@ def judged_comparisons(
     """
     found = []
     for metric, role, alpha in listed:
-        own = {place: each for place, each in sums.items() if place[0] in (judge_key(metric), both_key(metric))}
+        own = {
+            place: each for place, each in sums.items() if place[0] in (judge_key(metric), people_and_judge_key(metric))
+        }
         for arm in range(1, num_arms if own else 1):
             effect = judged_effect(own, metric, arm, alpha=alpha, tightest_at=tightest_at)
             if effect is not None:
@@ -141,7 +143,8 @@ def judged_effect(
     epochs = []
     for epoch in sorted({epoch for _, epoch, _ in sums}):
         pair = [
-            _Arm(*(sums.get((key(metric), epoch, one), NO_UNITS) for key in (both_key, judge_key))) for one in (0, arm)
+            _Arm(*(sums.get((key(metric), epoch, one), NO_UNITS) for key in (people_and_judge_key, judge_key)))
+            for one in (0, arm)
         ]
         if all(each.is_enough for each in pair):
             epochs.append(pair)

@@ -10,11 +10,11 @@ import pytest
 from gateway.domain.experiments.feedback.judged import (
     MILLION,
     JudgedEffect,
-    both_key,
     is_judged,
     judge_key,
     judged_effect,
     judged_units,
+    people_and_judge_key,
 )
 from gateway.domain.experiments.statistics.judges import prediction_powered
 from gateway.domain.experiments.sums import Sums, Unit, sums_of
@@ -39,7 +39,7 @@ def random_arm_sums(chance: random.Random, mean: float, off: float, arm: int, ep
         units += judged_units(votes, {"good"})
     return {
         (key, epoch, arm): sums_of(unit for name, unit in units if name == key)
-        for key in (both_key("good"), judge_key("good"))
+        for key in (people_and_judge_key("good"), judge_key("good"))
     }
 
 
@@ -77,7 +77,7 @@ def test_a_ramp_with_a_judge_is_no_effect() -> None:
                     sums_of(Unit(each.y * MILLION, each.x * MILLION) for each in both),
                     sums_of(Unit(each.y * MILLION) for each in others),
                 )
-                for key, each in zip((both_key("good"), judge_key("good")), large, strict=True):
+                for key, each in zip((people_and_judge_key("good"), judge_key("good")), large, strict=True):
                     sums[key, epoch, arm] = each
         found = effect(sums)
         held += found.effect.interval.low <= 0 <= found.effect.interval.high
@@ -90,7 +90,7 @@ def test_each_arm_is_what_the_formula_gives() -> None:
     sums = random_arm_sums(chance, 0.5, 0.2, 0) | random_arm_sums(chance, 0.6, 0.2, 1)
     found = effect(sums)
     for arm, mean in enumerate((found.control, found.treatment)):
-        own = prediction_powered(sums[both_key("good"), 1, arm], sums[judge_key("good"), 1, arm])
+        own = prediction_powered(sums[people_and_judge_key("good"), 1, arm], sums[judge_key("good"), 1, arm])
         assert (mean.mean, mean.variance) == pytest.approx((own.mean / MILLION, own.variance / MILLION**2))
         assert found.judge_weights[arm] == own.judge_weight
 
@@ -98,14 +98,14 @@ def test_each_arm_is_what_the_formula_gives() -> None:
 def test_a_unit_has_the_mean_of_its_votes_and_no_judge_is_in_the_metric_itself() -> None:
     votes = {"good": (2, 3), judge_key("good"): (1, 2), judge_key("other"): (7, 2), judge_key("gone"): (1, 1)}
     assert dict(judged_units(votes, {"good", "other"})) == {
-        both_key("good"): Unit(666_667, 500_000),
+        people_and_judge_key("good"): Unit(666_667, 500_000),
         judge_key("other"): Unit(3_500_000),
     }
     assert dict(judged_units({"good": (2, 3)}, {"good"})) == {}, "people alone"
-    assert is_judged(judge_key("good")) and is_judged(both_key("good")) and not is_judged("good.judge")
+    assert is_judged(judge_key("good")) and is_judged(people_and_judge_key("good")) and not is_judged("good.judge")
 
 
-@pytest.mark.parametrize("missing", [both_key("good"), judge_key("good")])
+@pytest.mark.parametrize("missing", [people_and_judge_key("good"), judge_key("good")])
 def test_nothing_is_said_without_labels_or_without_a_judge(missing: str) -> None:
     chance = random.Random(1)
     sums = random_arm_sums(chance, 0.5, 0.0, 0) | random_arm_sums(chance, 0.5, 0.0, 1)

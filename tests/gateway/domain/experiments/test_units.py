@@ -139,7 +139,7 @@ def test_any_order_of_events_gives_the_sums_of_a_recount(events: list[Event], rn
     again, other = follow_events(events, 12 - closed)
     assert state == again == state_after_events(events, WINDOW_US)
     whole = recounted([rows_of(state, WINDOW_US, OWN, is_closed=True)])
-    assert tables.nonzero() == other.nonzero() == whole.nonzero()
+    assert tables.full() == other.full() == whole.full()
 
 
 @PATIENT
@@ -149,7 +149,7 @@ def test_a_unit_that_is_forgotten_leaves_nothing(listed: list[list[Event]]) -> N
     tables = recounted(rows)
     for each in rows[1:]:
         tables.add(each, NO_ROWS)
-    assert tables.nonzero() == recounted(rows[:1]).nonzero()
+    assert tables.full() == recounted(rows[:1]).full()
 
 
 @given(units_events())
