@@ -17,6 +17,8 @@ from tests.installation.live_gateway import AnyEngine, gateways_with
 
 
 class House(msgspec.Struct, frozen=True):
+    """A running gateway with two tenants, an operator's key, and the DSN of its database."""
+
     gateway: LiveGateway
     acme: Tenant
     globex: Tenant

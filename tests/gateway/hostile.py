@@ -49,6 +49,8 @@ def printable(text: str) -> str:
 
 
 class Reply(msgspec.Struct, frozen=True):
+    """A reply as it was read from the connection."""
+
     status: int
     headers: dict[str, str]
     body: bytes

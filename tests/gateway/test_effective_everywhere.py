@@ -27,6 +27,8 @@ CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE applic
 
 
 class Fleet(msgspec.Struct, frozen=True):
+    """Several gateways over one database, and an operator's key."""
+
     gateways: list[LiveGateway]
     operator_key: str
     dsn: str

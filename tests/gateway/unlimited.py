@@ -14,6 +14,8 @@ from gateway.limits.rules import Rules
 
 
 class Free:
+    """A source of prices by which every token is free."""
+
     def highest_price(
         self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
     ) -> Price:

@@ -58,6 +58,8 @@ _INSERT = """
 
 
 class GeneratedUsage(msgspec.Struct, frozen=True):
+    """The organization whose usage was generated, the number of its events, and their month."""
+
     organization_id: str
     num_events: int
     start: datetime.datetime

@@ -44,14 +44,14 @@ def bucket(server: S3Server, access_key: str = ACCESS_KEY) -> ObjectStore:
     return ObjectStore(destination, allow_http=True)
 
 
-async def put(books: Books, place: Place, month: str, format: str = "csv") -> None:
+async def deliver_export(books: Books, place: Place, month: str, format: str = "csv") -> None:
     async with open_export(books.database, make_request(books.organization_id, "usage", format, month)) as made:
         await put_export(made, place)
 
 
 async def test_a_folder_gets_the_file_and_its_manifest(books: Books, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    await put(books, Folder(folder), BEFORE)
+    await deliver_export(books, Folder(folder), BEFORE)
     assert names_in(folder) == [f"usage-{BEFORE}.csv", f"usage-{BEFORE}.csv.manifest.json"]
     content, made = await export(books, "usage", "csv", BEFORE)
     assert (folder / f"usage-{BEFORE}.csv").read_bytes() == content
@@ -89,20 +89,20 @@ async def test_a_new_file_never_stands_beside_an_old_manifest(books: Books, tmp_
             self._step()
             await self._folder.remove(name)
 
-    await put(books, Folder(tmp_path), MONTH, "jsonl")
+    await deliver_export(books, Folder(tmp_path), MONTH, "jsonl")
     manifest_path = tmp_path / f"usage-{MONTH}.jsonl.manifest.json"
     for num_steps in range(3):
         (tmp_path / f"usage-{MONTH}.jsonl").write_bytes(b"an older one")
         with pytest.raises(CutOff):
-            await put(books, DiesAfter(num_steps), MONTH, "jsonl")
+            await deliver_export(books, DiesAfter(num_steps), MONTH, "jsonl")
         assert manifest_path.exists() == (num_steps == 0)
-    await put(books, DiesAfter(3), MONTH, "jsonl")
+    await deliver_export(books, DiesAfter(3), MONTH, "jsonl")
     assert manifest_path.exists()
 
 
 async def test_a_bucket_gets_the_file_then_its_manifest(books: Books) -> None:
     with S3Server() as server:
-        await put(books, bucket(server), BEFORE)
+        await deliver_export(books, bucket(server), BEFORE)
         name = f"books/lorikeet/finance/usage-{BEFORE}.csv"
         assert list(server.objects) == [name, f"{name}.manifest.json"]
         assert server.objects[name] == (await export(books, "usage", "csv", BEFORE))[0]

@@ -29,6 +29,8 @@ TYPES = ["application/json", "text/plain", "application/x-www-form-urlencoded", 
 
 
 class Request(msgspec.Struct, frozen=True):
+    """A request to send, whose parts may be malformed."""
+
     method: str
     path: str
     headers: dict[str, str]

@@ -36,6 +36,8 @@ LONG = {"model": BASE, "prompt": "abcdefgh", "n": CHOICES, "max_tokens": MAX_TOK
 
 
 class Place(msgspec.Struct, frozen=True):
+    """A gateway with a tenant, and the DSN of its database."""
+
     gateway: LiveGateway
     tenant: Tenant
     dsn: str

@@ -55,6 +55,8 @@ class ForgetsLeases(World):
 
 
 class SettlesTwice(World):
+    """A faulty database that counts each event twice in the accounts."""
+
     def settle(self, event: Event) -> None:
         super().settle(event)
         super().settle(event)
@@ -94,6 +96,8 @@ class SettlesBeforeTheLedger(Holdings):
 
 
 class ForgetsOneOfABatch(Holdings):
+    """Faulty holdings that miss that the last row of a batch was written."""
+
     def written(self, rows: Iterable[Row]) -> None:
         super().written(list(rows)[:-1])
 

@@ -42,6 +42,8 @@ class OneBadSync(Segment):
 
 
 class BadFirstSegment(JournalFolder):
+    """A journal folder whose first segment fails to sync once."""
+
     num_begun = 0
 
     def new_segment(self) -> Segment:

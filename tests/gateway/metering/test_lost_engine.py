@@ -37,6 +37,8 @@ MOST = 13  # tokens a day: a prompt of 3 and a completion of 10
 
 
 class House(msgspec.Struct):
+    """The limiter and the metering of one gateway, and a caller with a limit."""
+
     database: Database
     limiter: Limiter
     metering: Metering

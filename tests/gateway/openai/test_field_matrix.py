@@ -63,6 +63,8 @@ ELSEWHERE = {"response_format.json_schema"}
 
 
 class Stage(msgspec.Struct, frozen=True):
+    """A gateway at a URL with a tenant's key, its recording engine, and the model's tokenizer."""
+
     url: str
     key: str
     engine: RecordingEngine

@@ -56,7 +56,7 @@ async def test_log_probabilities_of_a_whole_reply_are_those_of_its_pieces(kind: 
     assert num_turns >= 15
 
 
-async def test_a_prompts_have_null_for_its_first_token() -> None:
+async def test_log_probabilities_of_a_prompt_have_null_for_its_first_token() -> None:
     first = Token(0, 0, None)
     found, num_turns = await turns_of(prompt_logprobs([first, *TOKENS], to_bytes))
     shown = msgspec.json.decode(msgspec.json.encode(found))

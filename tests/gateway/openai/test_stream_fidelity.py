@@ -54,6 +54,8 @@ class ItemJson(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, frozen=True):
+    """A reply, whole or put together from its stream: the choices by index, and the usage."""
+
     choices: dict[int, ItemJson]
     usage: dict[str, Any]
 

@@ -52,7 +52,7 @@ def test_a_call_is_told_from_what_was_said(client: openai.OpenAI):
     assert ask(client, FIRST).choices[0].message.content is None
 
 
-def test_nothing_called_is_an_ordinary_reply(client: openai.OpenAI):
+def test_a_reply_without_a_call_is_an_ordinary_reply(client: openai.OpenAI):
     reply = ask(client, "Let me see. <tool_call")
     assert reply.choices[0].message.content == "Let me see. <tool_call"
     assert reply.choices[0].message.tool_calls is None
@@ -63,7 +63,7 @@ def test_nothing_called_is_an_ordinary_reply(client: openai.OpenAI):
     "says", [f"Let me see.\n{FIRST}\n{SECOND}", FIRST, "Nothing.", f"{FIRST}\n", "a <tool_call>\n{"]
 )
 @pytest.mark.parametrize("num_choices", [1, 2])
-def test_streamed_calls_are_the_whole_ones(client: openai.OpenAI, says: str, num_choices: int):
+def test_streamed_calls_equal_those_of_a_whole_reply(client: openai.OpenAI, says: str, num_choices: int):
     whole = ask(client, says, n=num_choices)
     with client.chat.completions.stream(
         model="tiny",

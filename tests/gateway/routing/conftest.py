@@ -35,6 +35,8 @@ def digest_of_version(number: int) -> str:
 
 
 class City(msgspec.Struct, frozen=True):
+    """Two gateways over one recording engine, an operator's key, and the DSN of their database."""
+
     gateways: list[LiveGateway]
     engine: RecordingEngine
     operator_key: str

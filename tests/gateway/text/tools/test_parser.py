@@ -27,6 +27,8 @@ SIZES = st.lists(st.integers(0, 5), max_size=40)
 
 
 class Read(msgspec.Struct):
+    """The output of a parser: the content, and the name and the arguments of each call."""
+
     content: str
     calls: list[tuple[str, str]]
 
