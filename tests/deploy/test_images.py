@@ -178,10 +178,10 @@ def test_the_image_of_engines_prepares_the_demo_though_its_system_is_read_only(
     subprocess.run(download, check=True)
     config = configuration("engine-cpu")
     given = [word for each in config["Env"] for word in ("--setenv", *each.split("=", 1))]
-    given += ["--setenv", "PIP_NO_INDEX", "1", "--setenv", "PIP_FIND_LINKS", "/wheels"]
+    given += ["--setenv", "PIP_NO_INDEX", "1", "--setenv", "PIP_FIND_LINKS", "/tmp/wheels"]
     closed = ["bwrap", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL", "--die-with-parent"]
     places = ["--ro-bind", images / "engine-cpu", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
-    places += ["--bind", data, "/data", "--ro-bind", wheels, "/wheels", "--clearenv", "--chdir", "/"]
+    places += ["--bind", data, "/data", "--ro-bind", wheels, "/tmp/wheels", "--clearenv", "--chdir", "/"]
     command = [*closed, *places, *given, "--setenv", "LORIKEET_MODEL", "demo", "--", *config["Entrypoint"]]
     done = subprocess.run([*command, "model", "prepare"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
