@@ -148,7 +148,7 @@ def test_large_bodies_that_make_little_work_are_decoded() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_strings_are_told_from_what_is_between_them(seed: int) -> None:
-    """Bodies of random strings, which are all cheap to decode, pass and are decoded as by a plain JSON decoder."""
+    """Strings full of quotes, brackets and commas are as cheap to decode as others, so their bodies pass unchanged."""
     rnd = random.Random(seed)
     texts = ["".join(rnd.choices('\\"[]{},:a💥\n', k=rnd.randrange(5000))) for _ in range(200)]
     body = msgspec.json.encode({"model": "m", "input": texts})
