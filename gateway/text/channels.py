@@ -2,7 +2,7 @@
 
 A reply is a row of messages, `<|start|>assistant<|channel|>CHANNEL<|message|>CONTENT<|end|>`, without the first start,
 which the prompt has. The channel `analysis` has the model's thinking, `final` the answer, `commentary` remarks before
-calls, and each call in a message of its own that is addressed ` to=functions.NAME`.
+calls, and each call in a message of its own, whose header has ` to=functions.NAME` before or after the channel.
 
 Source: OpenAI, "Harmony response format", https://cookbook.openai.com/articles/openai-harmony.
 """
@@ -23,21 +23,32 @@ MAX_HEADER_BYTES = 512
 
 _CHANNEL = b" channel="
 """The text that stands for the channel's special token in a header that is read."""
-_RECIPIENT = re.compile(rb"\bto=(\S+)")
-_FUNCTION = re.compile(rb"functions\.([A-Za-z0-9_-]+)")
+_ROLE = re.compile(rb"\s*([A-Za-z]+)(?=\s|$)")
+_RECIPIENT = re.compile(rb"\bto=([^\s<]+)")
+_FUNCTION = re.compile(rb"(?:functions\.)?([A-Za-z0-9_-]+)")
+_OTHERS = frozenset({b"assistant", b"user", b"browser", b"python", b"container"})
+"""The recipients without a dot in their name that are no function."""
+_LEAD = re.compile(rb"\s*(?:t(?:o(?:=[^\s<]*\s*)?)?)?")
+"""The beginning of a reply as long as it may be that of a header: a recipient at most."""
+_END, _BROKEN_END = END.encode(), b"<\\/think>"
 
-Kind = Literal["text", "thinking", "call", "hidden"]
+Kind = Literal["lead", "header", "text", "thinking", "call", "hidden"]
+"""The kinds of bytes that are read. lead: the reply's beginning, while it may be text or a header; hidden: a message
+that is none of the reply's text."""
 
 
 class ChannelTokens(msgspec.Struct, frozen=True):
-    """The ids of the special tokens between which messages and their headers are."""
+    """The ids of the special tokens that divide a reply into messages, and messages into headers and contents."""
 
     start: int
     channel: int
     message: int
-    end: int
     constrain: int
+    end: int
     call: int
+    """The end of a call, which ends the reply."""
+    answered: int
+    """The end of an answer, `<|return|>`, which ends the reply."""
 
     @classmethod
     def of(cls, special: Mapping[str, int]) -> ChannelTokens | None:
@@ -45,81 +56,141 @@ class ChannelTokens(msgspec.Struct, frozen=True):
 
         special: the ids of the tokenizer's special tokens, by their text.
         """
-        found = {name: special.get(f"<|{name}|>") for name in cls.__struct_fields__}
+        names = {name: name for name in cls.__struct_fields__} | {"answered": "return"}
+        found = {field: special.get(f"<|{name}|>") for field, name in names.items()}
         return None if None in found.values() else msgspec.convert(found, cls)
 
 
 class ChannelText:
     """The rewriting of one reply: thinking is put between `<think>` and `</think>`, calls are written as Hermes does.
 
-    Tokens before the first header are text: a reply that a grammar enforces has no channels. Thinking that follows an
-    answer or a call, and messages to other recipients than functions, are left out.
+    A reply without a header is text: a grammar that holds a reply to JSON or calls knows no channels. Thinking that
+    follows an answer or a call, and messages to or from others than functions and the assistant, are left out. What
+    looks like the end of thinking within it is broken by a backslash.
     """
 
-    def __init__(self, tokens: ChannelTokens) -> None:
+    def __init__(self, tokens: ChannelTokens, *, follows_prompt: bool = False) -> None:
+        """Begin a reply. follows_prompt: True: its first text goes on with a text of the prompt's."""
+        self.has_added = False
+        """True if the last push had bytes, such as `<think>`, that the model did not write."""
         self._tokens = tokens
-        self._kind: Kind | None = "text"
-        """The kind of the message that is read; None within a header."""
-        self._header = b""
+        self._kind: Kind = "text" if follows_prompt else "lead"
+        self._held = b""
+        """The bytes of a lead or a header, the end of thinking that may begin `</think>`, or b"" in other messages."""
+        self._has_header = False
+        self._has_arguments = False
+        """True once the call that is read has arguments."""
         self._is_thinking = False
         """True if the text so far ends within thinking."""
         self._has_answer = False
         """True once the text has more than thinking."""
 
+    @property
+    def may_call(self) -> bool:
+        """True within a message to a function, and in a reply without headers, whose text may call tools."""
+        return self._kind == "call" or not self._has_header
+
     def push(self, token_id: int, raw: bytes) -> bytes:
-        """Return the bytes that a token adds to the text. raw: the token's own bytes."""
-        tokens, is_header = self._tokens, self._kind is None
-        if token_id == tokens.message:
-            return self._begin_message()
-        if token_id in (tokens.start, tokens.end, tokens.call):
-            self._header = b""
-            return self._end_message()
-        if token_id == tokens.channel:
-            self._header += _CHANNEL
-            return self._end_message()
-        if is_header:
-            self._header = (self._header + (b" " if token_id == tokens.constrain else raw))[:MAX_HEADER_BYTES]
+        """Return the bytes that a token adds to the text. raw: the token's own bytes, b"" of a special token."""
+        tokens = self._tokens
+        self.has_added = False
+        if token_id in (tokens.start, tokens.end, tokens.call, tokens.answered):
+            ended = self._end_message()
+            self._kind, self._has_header = "header", True
+        elif token_id == tokens.channel:
+            ended = self._begin_header()
+            self._hold(_CHANNEL)
+        elif token_id == tokens.message:
+            ended = self._begin_header()
+            ended += self._begin_message()
+        else:
+            return self._content(b" " if token_id == tokens.constrain and self._kind in ("lead", "header") else raw)
+        self.has_added = bool(ended)
+        return ended
+
+    def finish(self) -> bytes:
+        """End the reply, and return the text that was held back. A call without an end was cut off and stays so."""
+        held, self._held = self._held, b""
+        return held if self._kind in ("lead", "thinking") else b""
+
+    def _end_message(self) -> bytes:
+        """End the message that is read, and return the text that was held back or that ends a call."""
+        if self._kind != "call":
+            return self.finish()
+        return (b"" if self._has_arguments else b"{}") + HERMES.end.encode()
+
+    def _begin_header(self) -> bytes:
+        """Go on in a header, or begin one after text that has no end. A reply's lead is the beginning of a header."""
+        self._has_header = True
+        if self._kind in ("lead", "header"):
+            self._kind = "header"
             return b""
-        return self._content(raw)
+        ended = self._end_message()
+        self._kind = "header"
+        return ended
+
+    def _hold(self, raw: bytes) -> None:
+        if len(self._held) < MAX_HEADER_BYTES:
+            self._held += raw[:MAX_HEADER_BYTES]
 
     def _begin_message(self) -> bytes:
-        ended = self._end_message()
-        header, self._header = self._header, b""
+        header, self._held = self._held, b""
+        before, _, after = header.partition(_CHANNEL)
+        role, channel = _ROLE.match(before), after.split(maxsplit=1)[:1]
+        if role is not None and role[1] != b"assistant":
+            self._kind = "hidden"
+            return b""
         recipient = _RECIPIENT.search(header)
-        if recipient is not None:
-            return ended + self._begin_call(recipient[1])
-        if _CHANNEL + b"analysis" not in header:
+        if recipient is not None and channel != [b"final"]:
+            return self._begin_call(recipient[1])
+        if channel != [b"analysis"]:
             self._kind = "text"
-            return ended + self._end_thinking()
+            return self._end_thinking() or (b"\n\n" if self._has_answer else b"")
         self._kind = "hidden" if self._has_answer else "thinking"
         if self._has_answer:
-            return ended
+            return b""
         begun = b"\n" if self._is_thinking else f"{BEGIN}\n".encode()
         self._is_thinking = True
-        return ended + begun
+        return begun
 
     def _begin_call(self, recipient: bytes) -> bytes:
         function = _FUNCTION.fullmatch(recipient)
-        self._kind = "hidden" if function is None else "call"
-        if function is None:
+        if function is None or recipient in _OTHERS:
+            self._kind = "hidden"
             return b""
-        between = self._end_thinking() + (b"\n" if self._has_answer else b"")
-        return between + self._answered(f"{HERMES.trigger}{HERMES.opening}{HERMES.head(function[1].decode())}".encode())
-
-    def _end_message(self) -> bytes:
-        """Return the end of the message that was read, after which a header begins."""
-        kind, self._kind = self._kind, None
-        return HERMES.end.encode() if kind == "call" else b""
+        self._kind, self._has_arguments = "call", False
+        between = self._end_thinking() or (b"\n" if self._has_answer else b"")
+        self._has_answer = True
+        return between + f"{HERMES.trigger}{HERMES.opening}{HERMES.head(function[1].decode())}".encode()
 
     def _end_thinking(self) -> bytes:
         is_thinking, self._is_thinking = self._is_thinking, False
         return f"\n{END}\n\n".encode() if is_thinking else b""
 
     def _content(self, raw: bytes) -> bytes:
-        if self._kind == "thinking":
-            return raw
-        return b"" if self._kind == "hidden" else self._answered(raw)
-
-    def _answered(self, raw: bytes) -> bytes:
+        match self._kind:
+            case "header":
+                self._hold(raw)
+                return b""
+            case "hidden":
+                return b""
+            case "thinking":
+                return self._thought(raw)
+            case "call":
+                raw = raw if self._has_arguments else raw.lstrip()
+                self._has_arguments = self._has_arguments or bool(raw)
+                return raw
+            case "lead":
+                self._held += raw
+                if len(self._held) <= MAX_HEADER_BYTES and _LEAD.fullmatch(self._held):
+                    return b""
+                self._kind, raw, self._held = "text", self._held, b""
         self._has_answer = self._has_answer or bool(raw)
         return raw
+
+    def _thought(self, raw: bytes) -> bytes:
+        thought = (self._held + raw).replace(_END, _BROKEN_END)
+        num_undecided = next((size for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), 0)
+        cut = len(thought) - num_undecided
+        self._held = thought[cut:]
+        return thought[:cut]

@@ -21,8 +21,8 @@ class Detokenizer:
     """The incremental decoder of one completion's token ids to text.
 
     All returned texts together are the text of all ids at once, cut at the first stop string. A character that is split
-    over tokens is shown once it is whole. Special tokens have no text, unless with_special. A reply in channels is
-    rewritten, unless with_special or follows_prompt. Stop strings are not looked for within the first `min_tokens`
+    over tokens is shown once it is whole. Special tokens have no text, unless with_special, without which replies in
+    channels are rewritten. Stop strings are not looked for within the first `min_tokens`
     tokens; with include_stop, the one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there.
@@ -44,8 +44,9 @@ class Detokenizer:
         """Characters decoded so far, those that are held back included."""
         self._to_bytes = tokenizer.token_bytes
         self._skipped = frozenset() if with_special else tokenizer.special_ids
-        is_in_channels = tokenizer.channels is not None and not (with_special or follows_prompt)
-        self._channels = ChannelText(tokenizer.channels) if tokenizer.channels and is_in_channels else None
+        self._channels: ChannelText | None = None
+        if tokenizer.channels is not None and not with_special:
+            self._channels = ChannelText(tokenizer.channels, follows_prompt=follows_prompt)
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)
@@ -67,6 +68,16 @@ class Detokenizer:
         """True if the last token ended within a character."""
         return bool(self._rest)
 
+    @property
+    def has_added(self) -> bool:
+        """True if the text of the last token is not the model's own, so that no stop string is looked for in it."""
+        return self._channels is not None and self._channels.has_added
+
+    @property
+    def may_call(self) -> bool:
+        """True if the text of the last token may be of a tool call: channels tell what is none."""
+        return self._channels is None or self._channels.may_call
+
     def push(self, token_ids: Sequence[int]) -> str:
         """Decode further ids, and return the text that is safe to show. Ids after a found stop string are ignored."""
         if not self._has_stop:
@@ -80,13 +91,18 @@ class Detokenizer:
             shown += self._show(self._decode((token_id,)))
         return shown
 
-    def finish(self) -> str:
+    def finish(self, stop_token_id: int | None = None) -> str:
         """End the input, and return the text that was held back.
 
         A character that never became whole is returned as U+FFFD.
+
+        stop_token_id: the token that ended the completion, which has no text of its own; None for none.
         """
         if self._stop.found:
             return ""
+        if self._channels is not None:
+            ended = b"" if stop_token_id is None else self._channels.push(stop_token_id, b"")
+            self._rest += ended + self._channels.finish()
         return self._show(self._decode((), final=True)) + self._stop.finish()
 
     def _decode(self, token_ids: Sequence[int], *, final: bool = False) -> str:
@@ -106,4 +122,4 @@ class Detokenizer:
         return [push(each, b"" if each in skipped else self._to_bytes(each)) for each in token_ids]
 
     def _show(self, text: str) -> str:
-        return self._stop.push(text, is_exempt=self.num_tokens <= self._min_tokens)
+        return self._stop.push(text, is_exempt=self.has_added or self.num_tokens <= self._min_tokens)

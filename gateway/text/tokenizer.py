@@ -29,6 +29,9 @@ from gateway.text.tools.tool import Tool
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+EFFORTS_IN_CHANNELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+"""The efforts that gpt-oss knows instead of OpenAI's further ones."""
+
 PAIR: list[Message] = [
     {"role": "query", "content": "gale over the harbor"},
     {"role": "document", "content": "a stiff breeze"},
@@ -114,7 +117,11 @@ class Tokenizer:
                 code="unsupported_parameter",
             )
         arguments = known_arguments(rendering.arguments, self._template_arguments)
-        if rendering.fits_system and has_late_system(messages) and not self.takes_late_system:
+        if self.channels is not None and "reasoning_effort" in arguments:
+            effort = str(arguments["reasoning_effort"])
+            arguments = {**arguments, "reasoning_effort": EFFORTS_IN_CHANNELS.get(effort, effort)}
+        fits_system = rendering.fits_system or self.tools.history == "pairs"  # such templates leave others out unsaid
+        if fits_system and has_late_system(messages) and not self.takes_late_system:
             messages = without_late_system(messages)
         described = None
         try:

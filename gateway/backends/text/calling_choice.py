@@ -61,6 +61,7 @@ class CallingChoice:
         self._trigger_id = tokenizer.tools.trigger_id
         with_special = style.with_special or tokenizer.tools.has_special
         self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
+        self._has_channels = tokenizer.channels is not None and not with_special
         self._content_text = ContentText(stop, include=style.include_stop)
         self._parser = CallParser(
             tokenizer.tools.format,
@@ -87,7 +88,10 @@ class CallingChoice:
             if self._with_token_ids:
                 new.token_ids.append(token_id)
             text = self._detokenizer.push((token_id,))
-            self._content_text.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
+            detokenizer = self._detokenizer
+            self._content_text.is_exempt = detokenizer.has_added or detokenizer.num_tokens <= self._min_tokens
+            if self._has_channels:
+                self._parser.can_begin = detokenizer.may_call
             self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
             if self._content_text.is_stopped:
                 return self._last_piece(new)
@@ -101,7 +105,7 @@ class CallingChoice:
         return self._end_piece(reason, _NewContent())
 
     def _end_piece(self, reason: FinishReason, new: _NewContent, stop_token_id: int | None = None) -> Piece:
-        self._take(self._parser.push(self._detokenizer.finish()), new)
+        self._take(self._parser.push(self._detokenizer.finish(stop_token_id)), new)
         self._take(self._parser.finish(), new)
         if self._content_text.is_stopped:
             return self._last_piece(new)

@@ -59,18 +59,18 @@ class Choice:
         if self._detokenizer.finished:
             return self._last_piece(text)
         if delta.finish_reason in ("stop", "length"):
-            return self.end(delta.finish_reason, text)
+            return self.end(delta.finish_reason, text, delta.stop_token_id)
         tokens = self._release(text) if delta.logprobs is not None else []
         if text or tokens or self._new_ids:
             return self._piece(text, tokens)
         return None
 
-    def end(self, reason: FinishReason, text: str = "") -> Piece:
+    def end(self, reason: FinishReason, text: str = "", stop_token_id: int | None = None) -> Piece:
         """End the choice, as the engine did; return its last piece, with the text that was held back.
 
         That text may end with a stop string after all.
         """
-        text += self._detokenizer.finish()
+        text += self._detokenizer.finish(stop_token_id)
         if self._detokenizer.finished:
             return self._last_piece(text)
         self.finish_reason = reason

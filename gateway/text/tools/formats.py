@@ -150,7 +150,7 @@ def template_tools(template: str | None) -> TemplateTools:
     """
     if not template or not re.search(r"\b(xml_)?tools\b", template):
         return NO_TOOLS
-    if "<|channel|>" in template and "to=functions." in template:
+    if "<|channel|>commentary" in template and "<|call|>" in template:
         return TemplateTools(HERMES, is_native=True, history="pairs")  # as `channels` rewrites calls
     form = _format_of(template)
     if form is None:

@@ -5,6 +5,7 @@ For templates that know no tools, the tools are put into words, and calls and re
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -82,37 +83,45 @@ def _with_calls_as_metadata(messages: list[Message]) -> list[Message]:
 
 
 def _in_pairs(messages: list[Message]) -> list[Message]:
-    """Return the messages with each call in a message of its own, which its result follows, and thinking apart."""
-    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    """Return the messages with each call in a message of its own, which its result follows."""
     given: list[Message] = []
-    for message in messages:
-        if message["role"] == "assistant":
-            message = _with_thinking_apart(message)
-            calls = message.get("tool_calls", [])
-            for number, call in enumerate(calls):
-                given.append({**(message if number == 0 else _without_text(message)), "tool_calls": [call]})
-                given += [results[call["id"]]] if call["id"] in results else []
-            if calls:
-                continue
-        if message["role"] != "tool":
-            given.append(message)
+    results: dict[str, Message] = {}
+    for place, message in enumerate(messages):
+        if message["role"] == "tool":
+            given += [message] if message["tool_call_id"] not in results else []
+            continue
+        message = _with_thinking_apart(message) if message["role"] == "assistant" else message
+        calls = message.get("tool_calls", [])
+        following = itertools.takewhile(lambda each: each["role"] == "tool", messages[place + 1 :])
+        results = {each["tool_call_id"]: each for each in following} if calls else {}
+        results = {call["id"]: results[call["id"]] for call in calls if call["id"] in results}
+        for number, call in enumerate(calls):
+            shown = message if number == 0 else {**message, "thinking": None}
+            given += [{**shown, "tool_calls": [call]}, *([results[call["id"]]] if call["id"] in results else [])]
+        given += [] if calls else [message]
     return given
 
 
 def _with_thinking_apart(message: Message) -> Message:
-    """Return an answer without the thinking at its beginning, which goes with calls that have no other text."""
-    content = message["content"]
+    """Return an assistant's message without thinking in its content.
+
+    Thinking before calls, and remarks there, become the field `thinking`, beside which templates take no content.
+    """
+    thinking, answer = _divided(message["content"])
+    if "tool_calls" not in message:
+        return {**message, "content": answer}
+    reasoning = next((message[name] for name in REASONING if message.get(name)), "")
+    parts = [part for part in (reasoning, thinking, answer if isinstance(answer, str) else "") if part.strip()]
+    rest = {name: value for name, value in message.items() if name not in REASONING}
+    return {**rest, "content": "", "thinking": "\n\n".join(parts) or None}
+
+
+def _divided(content: Any) -> tuple[str, Any]:
+    """Return the thinking at the beginning of a content, and the answer after it."""
     if not isinstance(content, str) or not (begun := content.lstrip()).startswith(BEGIN):
-        thinking, answer = "", content
-    else:
-        thinking, _, answer = begun.removeprefix(BEGIN).partition(END)
-        answer = answer.lstrip("\n")
-    rest = {name: value for name, value in message.items() if name not in REASONING} if answer else message
-    return {**rest, "content": answer} | ({"thinking": thinking.strip()} if thinking and not answer else {})
-
-
-def _without_text(message: Message) -> Message:
-    return {name: value for name, value in message.items() if name not in REASONING} | {"content": ""}
+        return "", content
+    thinking, _, answer = begun.removeprefix(BEGIN).partition(END)
+    return thinking.strip(), answer.lstrip("\n")
 
 
 def _without_calls(message: Message, form: CallFormat) -> Message:

@@ -13,7 +13,6 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from gateway.text.channels import ChannelTokens
 from tests.gateway.live import FakeEngine, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.live_gateway import gateways_with
@@ -22,7 +21,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
 THOUGHT = "<|channel|>analysis<|message|>Why?<|end|><|start|>assistant"
 ANSWER = f"{THOUGHT}<|channel|>final<|message|>Four."
 CALL = f'{THOUGHT}<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{"n": 4}}'
-TEMPLATE = "{# <|channel|> to=functions. {{ tools }} #}{{ messages[-1].content }}"
+TEMPLATE = "{# <|channel|>commentary <|call|> #}{% if tools %}{% endif %}{{ messages[-1].content }}"
 
 
 class Client:
@@ -43,10 +42,10 @@ def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("channels")
     model = make_model_folder(folder / "model")
     backend = Backend.from_file(str(model / "tokenizer.json"))
-    names = ("return", *ChannelTokens.__struct_fields__)
+    names = ("return", "start", "channel", "message", "constrain", "end", "call")
     backend.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in names])
     backend.save(str(model / "tokenizer.json"))
-    (model / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{% endif %}")
+    (model / "chat_template.jinja").write_text(TEMPLATE)
     config = json.loads((model / "config.json").read_text()) | {"vocab_size": backend.get_vocab_size()}
     (model / "config.json").write_text(json.dumps(config))
     key = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1")).key
@@ -80,7 +79,7 @@ def test_a_message_to_a_function_is_a_call(client: Client) -> None:
 
 def test_a_message_to_a_function_without_tools_is_content(client: Client) -> None:
     (choice,) = client.ask(CALL).choices
-    assert choice.message.content.endswith('<tool_call>\n{"name": "f", "arguments": {"n": 4}')
+    assert choice.message.content.endswith('<tool_call>\n{"name": "f", "arguments": {"n": 4}}\n</tool_call>')
 
 
 def test_special_tokens_are_shown_where_they_are_asked_for(client: Client) -> None:

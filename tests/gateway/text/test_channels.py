@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +14,8 @@ from tokenizers import AddedToken
 
 from engine.protocol import Delta, FinishReason
 from gateway.backends.text.calling_choice import calling_choices
-from gateway.text.channels import ChannelTokens
 from gateway.text.detokenizer import Detokenizer
-from gateway.text.options import PLAIN
+from gateway.text.options import PLAIN, Argument, Rendering
 from gateway.text.thinking import ThinkingText
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.formats import HERMES
@@ -22,7 +23,7 @@ from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.gateway.text import vocabularies
 from tests.gateway.text.tools import templates
 
-NAMES = ("return", *ChannelTokens.__struct_fields__)
+NAMES = ("start", "channel", "message", "constrain", "end", "call", "return")
 TOOLS = tuple(Tool(name, NO_PARAMETERS, name) for name in ("get_weather", "get_time"))
 USE = ToolUse(TOOLS, frozenset(tool.name for tool in TOOLS))
 USER = {"role": "user", "content": "Hot in Nice?"}
@@ -43,12 +44,17 @@ def shown(tokenizer: Tokenizer, reply: str, size: int = 1, *, with_special: bool
     return text + detokenizer.finish()
 
 
-def called(tokenizer: Tokenizer, reply: str, reason: FinishReason = "stop") -> tuple[str, list[tuple[str, str]]]:
-    """Return the content and the calls (name, arguments) of a reply that may call tools."""
-    (choice,) = calling_choices(1, tokenizer, USE, (), min_tokens=0, style=PLAIN)
+def called(tokenizer: Tokenizer, reply: str, stop: tuple[str, ...] = ()) -> tuple[str, list[tuple[str, str]]]:
+    """Return the content and the calls (name, arguments) of a reply that may call tools.
+
+    A special token at the reply's end ends it, as one that stops a completion does; a reply without is cut off.
+    """
+    (choice,) = calling_choices(1, tokenizer, USE, stop, min_tokens=0, style=PLAIN)
     ids = tokenizer.encode_text(reply)
+    ended = ids.pop() if ids[-1] in tokenizer.special_ids else None
     pieces = [choice.push(Delta("r", [each], number + 1)) for number, each in enumerate(ids)]
-    pieces.append(choice.push(Delta("r", [], len(ids), finish_reason=reason)))
+    reason: FinishReason = "length" if ended is None else "stop"
+    pieces.append(choice.push(Delta("r", [], len(ids), finish_reason=reason, stop_token_id=ended)))
     content, calls = "", dict[int, list[str]]()
     for piece in pieces:
         content += piece.text if piece else ""
@@ -77,12 +83,12 @@ def test_thinking_goes_on_in_a_further_message_and_is_left_out_after_the_answer(
         [
             message("analysis", "One.", is_first=True),
             message("analysis", "Two."),
-            message("commentary", "I look. "),
+            message("commentary", "I look."),
             message("analysis", "Three."),
             message("final", "Done."),
         ]
     )
-    assert shown(tokenizer, reply) == "<think>\nOne.\nTwo.\n</think>\n\nI look. Done."
+    assert shown(tokenizer, reply) == "<think>\nOne.\nTwo.\n</think>\n\nI look.\n\nDone."
 
 
 @pytest.mark.parametrize(
@@ -91,15 +97,74 @@ def test_thinking_goes_on_in_a_further_message_and_is_left_out_after_the_answer(
         "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>",
         "<|start|>assistant to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>",
         "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>",
-        "<|start|>assistant<|channel|>analysis to=functions.get_weather code<|message|>",
+        "<|start|>assistant<|channel|>analysis to=functions.get_weather code<|message|>\n",
+        "<|start|>assistant<|channel|>commentary to=get_weather<|constrain|>json<|message|> ",
     ],
 )
-@pytest.mark.parametrize("end", ["<|call|>", ""])  # a token that ends the reply is none of its text
+@pytest.mark.parametrize("end", ["<|call|>", "<|call|><|return|>", ""])
 def test_a_message_to_a_function_is_a_call(tokenizer: Tokenizer, header: str, end: str) -> None:
     reply = message("analysis", "Ask.", is_first=True) + "<|end|>" + header + '{"city":"Nice"}' + end
     content, calls = called(tokenizer, reply)
     assert calls == [("get_weather", '{"city":"Nice"}')]
     assert content.strip() == "<think>\nAsk.\n</think>"
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_reply_may_begin_with_the_recipient_of_a_call(tokenizer: Tokenizer, space: str) -> None:
+    """The prompt ends with the header's role: a model that calls without thinking goes on with the recipient."""
+    header = f"{space}to=functions.get_weather<|channel|>commentary json<|message|>"
+    assert called(tokenizer, header + '{"city":"Nice"}<|call|>') == ("", [("get_weather", '{"city":"Nice"}')])
+    for text in (" to be", " t", "to=", "{}"):  # nothing of it was a header after all
+        assert shown(tokenizer, text) == text
+        assert called(tokenizer, f"{text}<|return|>") == (text, [])
+
+
+def test_a_call_without_arguments_has_an_empty_object(tokenizer: Tokenizer) -> None:
+    head = message("commentary", "", " to=functions.get_time", is_first=True)
+    assert called(tokenizer, f"{head}<|call|>") == ("", [("get_time", "{}")])
+    assert called(tokenizer, head)[1] == []  # cut off: nobody knows what it would have asked for
+
+
+def test_a_call_that_is_quoted_is_none(tokenizer: Tokenizer) -> None:
+    quoted = HERMES.write([("get_weather", "{}")])
+    for channel in ("final", "commentary", "analysis"):
+        content, calls = called(tokenizer, message(channel, f"It says {quoted}", is_first=True) + "<|return|>")
+        assert calls == []
+        assert quoted in content
+    assert called(tokenizer, f"{quoted}<|return|>") == ("", [("get_weather", "{}")])  # as a grammar has it
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_the_end_of_thinking_within_thinking_ends_nothing(tokenizer: Tokenizer, size: int) -> None:
+    reply = message("analysis", "They ask of </think> tags </th", is_first=True) + "<|end|>" + message("final", "Ok.")
+    text = shown(tokenizer, reply, size)
+    assert text == "<think>\nThey ask of <\\/think> tags </th\n</think>\n\nOk."
+
+
+def test_stop_strings_are_looked_for_in_what_the_model_wrote_alone(tokenizer: Tokenizer) -> None:
+    reply = message("analysis", "Hm.", is_first=True) + "<|end|>" + message("final", "One\n\nTwo")
+    stopped = "<think>\nHm.\n</think>\n\nOne"
+    assert called(tokenizer, reply, ("\n\n",)) == (stopped, [])
+    detokenizer = Detokenizer(tokenizer, ("\n\n",))
+    assert detokenizer.push(tokenizer.encode_text(reply)) + detokenizer.finish() == stopped
+
+
+def test_turns_that_a_model_invents_are_left_out(tokenizer: Tokenizer) -> None:
+    reply = message("final", "Hi.", is_first=True) + "<|end|><|start|>user<|message|>And?<|end|>"
+    assert shown(tokenizer, reply) == "Hi."
+    assert shown(tokenizer, message("final", "Hi.", " to=user", is_first=True)) == "Hi."
+
+
+def test_a_header_without_an_end_takes_no_memory(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    ids = tokenizer.encode_text("<|channel|>x")
+    tracemalloc.start()
+    try:
+        assert "".join(detokenizer.push(ids) for _ in range(50_000)) == ""
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert detokenizer.push(tokenizer.encode_text(message("final", "Ok."))) == "Ok."
 
 
 def test_calls_that_follow_one_another_are_read_in_order(tokenizer: Tokenizer) -> None:
@@ -109,7 +174,7 @@ def test_calls_that_follow_one_another_are_read_in_order(tokenizer: Tokenizer) -
 
 def test_a_call_that_is_cut_off_has_the_arguments_so_far(tokenizer: Tokenizer) -> None:
     reply = message("commentary", '{"city": "Ni', " to=functions.get_weather", is_first=True)
-    assert called(tokenizer, reply, "length") == ("", [("get_weather", '{"city": "Ni')])
+    assert called(tokenizer, reply) == ("", [("get_weather", '{"city": "Ni')])
 
 
 def test_messages_to_others_than_functions_are_left_out(tokenizer: Tokenizer) -> None:
@@ -127,10 +192,11 @@ def test_a_reply_without_channels_stays_as_it_is(tokenizer: Tokenizer) -> None:
     assert shown(tokenizer, '{"answer": 4}<|return|>') == '{"answer": 4}'
 
 
-def test_special_tokens_that_are_asked_for_and_texts_that_go_on_are_not_rewritten(tokenizer: Tokenizer) -> None:
+def test_special_tokens_that_are_asked_for_stay_and_a_text_goes_on_as_text(tokenizer: Tokenizer) -> None:
     reply = message("analysis", "Why?", is_first=True)
     assert shown(tokenizer, reply, with_special=True) == reply
-    assert shown(tokenizer, reply, follows=True) == "analysisWhy?"
+    assert shown(tokenizer, " to=x", follows=True) == " to=x"
+    assert shown(tokenizer, "and on<|end|>" + message("final", "So."), follows=True) == "and on\n\nSo."
 
 
 def test_other_vocabularies_have_no_channels() -> None:
@@ -150,7 +216,7 @@ def test_no_reply_however_garbled_loses_text_outside_headers(tokenizer: Tokenize
     assert shown(tokenizer, f"{whole}<|start|><|channel|>final<|message|>end").endswith("end")
 
 
-def answered(*names: str, said: str = "") -> list[dict[str, object]]:
+def answered(*names: str, said: str = "") -> list[dict[str, Any]]:
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": {"n": 1}}} for name in names]
     results = [{"role": "tool", "content": f"of {name}", "tool_call_id": name} for name in names]
     return [USER, {"role": "assistant", "content": said, "tool_calls": calls}, *results]
@@ -159,13 +225,14 @@ def answered(*names: str, said: str = "") -> list[dict[str, object]]:
 def test_each_call_of_an_earlier_turn_is_followed_by_its_result(tokenizer: Tokenizer) -> None:
     rendered = tokenizer.render_chat(answered("get_weather", "get_time", said="<think>\nAsk.\n</think>\n\n"), TOOLS)
     assert rendered == (
-        "<|start|>developer<|message|>functions: get_weather get_time<|end|>"
+        "<|start|>system<|message|>Reasoning: medium<|end|>"
+        "<|start|>developer<|message|> get_weather get_time<|end|>"
         "<|start|>user<|message|>Hot in Nice?<|end|>"
         "<|start|>assistant<|channel|>analysis<|message|>Ask.<|end|>"
         '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"n": 1}<|call|>'
-        "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>of get_weather<|end|>"
+        '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"of get_weather"<|end|>'
         '<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{"n": 1}<|call|>'
-        "<|start|>functions.get_time to=assistant<|channel|>commentary<|message|>of get_time<|end|>"
+        '<|start|>functions.get_time to=assistant<|channel|>commentary<|message|>"of get_time"<|end|>'
         "<|start|>assistant"
     )
 
@@ -176,14 +243,30 @@ def test_thinking_before_an_earlier_answer_is_not_shown_to_the_model(tokenizer: 
     assert "<|channel|>final<|message|>Yes.<|end|>" in tokenizer.render_chat(given)
 
 
-def test_a_remark_before_a_call_goes_without_thinking_beside_it(tokenizer: Tokenizer) -> None:
+def test_thinking_and_a_remark_before_a_call_are_shown_together(tokenizer: Tokenizer) -> None:
     """The template refuses content and thinking of one call."""
     history = answered("get_time", said="I look.")
     history[1]["reasoning_content"] = "Ask."
-    assert "<|channel|>analysis<|message|>I look.<|end|>" in tokenizer.render_chat(history, TOOLS)
+    assert "<|channel|>analysis<|message|>Ask.\n\nI look.<|end|>" in tokenizer.render_chat(history, TOOLS)
+
+
+def test_results_belong_to_the_calls_right_before_them(tokenizer: Tokenizer) -> None:
+    """Clients may give calls of several turns one id."""
+    history = [*answered("get_time", "get_weather"), *answered("get_time")]
+    history[2]["content"], history[-1]["content"] = "NOON", "NIGHT"
+    rendered = tokenizer.render_chat(history, TOOLS)
+    assert 0 < rendered.index('"NOON"') < rendered.index('"of get_weather"') < rendered.index('"NIGHT"')
+
+
+def test_later_system_messages_and_further_efforts_reach_the_model(tokenizer: Tokenizer) -> None:
+    late = [{"role": "system", "content": "A"}, USER, {"role": "system", "content": "SECOND"}]
+    effort = Rendering(arguments=(Argument("reasoning_effort", "xhigh", "reasoning_effort"),))
+    rendered = tokenizer.render_chat(late, rendering=effort)
+    assert "SECOND" in rendered
+    assert "Reasoning: high" in rendered
 
 
 def test_the_tokens_are_those_of_the_vocabulary(tokenizer: Tokenizer) -> None:
     assert tokenizer.channels is not None
     ids = msgspec.structs.astuple(tokenizer.channels)
-    assert [tokenizer.decode([each], with_special=True) for each in ids] == [f"<|{name}|>" for name in NAMES[1:]]
+    assert [tokenizer.decode([each], with_special=True) for each in ids] == [f"<|{name}|>" for name in NAMES]

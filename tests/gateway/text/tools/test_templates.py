@@ -57,6 +57,7 @@ def tokenizer_of(template: str, folder: Path) -> Tokenizer:
         (templates.QWEN_3, formats.HERMES, True),
         (templates.GLM_4, formats.GLM, True),
         (templates.MINISTRAL_3, formats.MINISTRAL, True),
+        (templates.GPT_OSS, formats.HERMES, True),
         ("{{ tools }} [TOOL_CALLS]name[CALL_ID]id[ARGS]", formats.HERMES, False),
         (templates.PLAIN, formats.HERMES, False),
         ("{{ tools }} <tool_call><function=name> arguments", formats.HERMES, False),
