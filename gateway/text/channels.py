@@ -65,8 +65,8 @@ class ChannelText:
     """The rewriting of one reply: thinking is put between `<think>` and `</think>`, calls are written as Hermes does.
 
     A reply without a header is text: a grammar that holds a reply to JSON or calls knows no channels. Thinking that
-    follows an answer or a call, and messages to or from others than functions and the assistant, are left out. What
-    looks like the end of thinking within it is broken by a backslash.
+    follows an answer or a call is left out, and so are messages to or from others than functions and the assistant.
+    Text within thinking that looks like its end is broken by a backslash.
     """
 
     def __init__(self, tokens: ChannelTokens, *, follows_prompt: bool = False) -> None:
