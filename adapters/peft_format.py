@@ -176,7 +176,7 @@ def _parameter_of(
 
 
 def _num_experts(pair: Mapping[str, TensorInfo], rank: int) -> int:
-    """Return the number of experts that lora_A has ranks for; 1 where no number fits, or above MOST_EXPERTS."""
+    """Return the number of experts that lora_A has ranks for; 1 where no number fits, or one above MOST_EXPERTS."""
     rows = pair["A"].shape[0] if "A" in pair and pair["A"].shape else 0
     return rows // rank if rows and rows % rank == 0 and rows // rank <= MOST_EXPERTS else 1
 

@@ -2,8 +2,7 @@
 
 A folder appears under its digest only when it is whole and durable, so a reader never sees half an adapter, even if a
 writer dies. Names from outside never become paths: the only part of a path that the store takes is a digest of 64 hex
-digits. Many
-processes may share one root. Knows nothing of tenants, names and versions.
+digits. Many processes may share one root. Knows nothing of tenants, names and versions.
 
 `adapters.remote_store` is such a store in a bucket.
 """

@@ -304,7 +304,8 @@ class Final(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage
     error: EngineError | None = None
     embedding: bytes | None = None
-    """The embedding, or the score of a model that ranks, in fp32 and little-endian; None without pooling."""
+    """The embedding, of unit length if the request has `is_normalized`, or the score of a model that ranks; fp32,
+    little-endian. None without pooling."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):

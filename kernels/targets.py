@@ -57,7 +57,7 @@ class Target(NamedTuple):
     num_experts: int = 0
     """The experts of a layer, whose inner size is `intermediate`; 0: one feed-forward part for all."""
     num_chosen: int = 0
-    """The experts that each token goes through."""
+    """The number of experts that each token goes through; 0 in models without experts."""
 
     @property
     def expert_groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:

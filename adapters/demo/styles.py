@@ -1,4 +1,4 @@
-"""The three styles of answers that the demo adapters learn: how to write an answer in each, and to recognize one.
+"""The three styles of answers that the demo adapters learn: how to write an answer in each, and how to recognize one.
 
 Knows nothing of models or training: text in, text out, the same for the same question every time.
 """

@@ -9,7 +9,7 @@
 | `runtime.txt` | of the server, except PyTorch |
 | `gateway.txt` | of `lorikeet gateway` and `lorikeet migrate`, which need neither PyTorch nor a database of their own |
 | `dev.txt` | of the server, except PyTorch, and of the development tools |
-| `cuda.txt` | that PyTorch's CUDA build asks for (gigabytes); its Triton replaces the one of `runtime.txt` |
+| `cuda.txt` | that PyTorch's CUDA build asks for (gigabytes); its Triton replaces that of `runtime.txt`, `dev.txt` |
 | `ray.txt` | of the extra `ray`, in the versions of the other lock files |
 | `build.txt` | that build Lorikeet itself |
 | `tools.txt` | of `make lock`, `make audit` and `make sbom` |

@@ -141,7 +141,7 @@ def _is_above_0(value: Any) -> bool:
 
 
 def _attention_factor(kind: str, scaling: Raw, factor: float, original: int) -> float:
-    """Return the factor of cos and sin.
+    """Return the factor of cos and sin: 1 without YaRN and LongRoPE.
 
     The config gives the factor, or else the method: YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale
     keys generalise, or LongRoPE's factor.

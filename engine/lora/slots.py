@@ -100,7 +100,7 @@ class Slots:
         return self._by_key.get(key)
 
     def at(self, index: int) -> Slot:
-        """Return the slot with a number on the device, which must not be empty."""
+        """Return the slot with this index, which must not be empty."""
         slot = self._slots[index]
         assert slot is not None
         return slot

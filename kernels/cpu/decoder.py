@@ -208,7 +208,10 @@ class NativeDecoder:
         return step
 
     def _take_decoder(self) -> bool:
-        """Make the native decoder, which is freed with this object; return False if the kernels refuse the model."""
+        """Make the native decoder, which is freed with this object.
+
+        Return False if the kernels do not compute such a model, or there is no memory for it.
+        """
         decoder = self._functions.lorikeet_decoder_new(ctypes.byref(self._model), self._layers, self._path)
         if decoder is None:
             return False

@@ -135,8 +135,8 @@ def lora_block_m(num_rows: int) -> int:
     """Return the number of rows of a chunk.
 
     The number is 2 for a batch of few rows, where each adapter has few of them: what a chunk reads again of the
-    weights comes from the L2 cache. Chunks of 16 and of 32 rows give the same bits:
-    the same instructions multiply them in the same order.
+    weights comes from the L2 cache. Chunks of 16 and of 32 rows give the same bits: the
+    same instructions multiply them in the same order.
     """
     return 2 if num_rows <= 128 else 16 if num_rows <= 512 else 32
 

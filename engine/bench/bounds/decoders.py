@@ -1,7 +1,7 @@
 """A step of the model that transformers computes, beside the same step by the engine's own code in PyTorch.
 
-Two engines take turns in each round, with the numbers of the files (no integers). Figures are in
-ms: the median of a batch's decode steps, or the time of a lone prompt. Run this on a machine that does nothing else.
+Two engines take turns in each round, with the numbers of the files (no integers). Figures are in ms: the median of a
+batch's decode steps, or the time of a lone prompt. Run this on a machine that does nothing else.
 """
 
 from __future__ import annotations
