@@ -106,7 +106,7 @@ class Models:
             return {}
 
     def last_failure(self, revision: RevisionRow) -> str:
-        """Return why the last attempt to prepare a revision's model on this host failed; "" if none has failed."""
+        """Return why the last attempt to prepare a revision's model on this host failed; "" if it did not fail."""
         return self._failures.get((revision.pool_id, revision.revision), "")
 
     async def stop(self) -> None:

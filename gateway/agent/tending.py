@@ -45,7 +45,7 @@ class Replicas:
     """All replicas of this host.
 
     changed: called when rows and engines are to be compared again.
-    last_failure: returns why the last attempt to prepare a revision's model on this host failed; "" if none has failed.
+    last_failure: returns why the last attempt to prepare a revision's model on this host failed; "" if it did not fail.
     """
 
     def __init__(self, site: Site, changed: Callable[[], None], last_failure: Callable[[RevisionRow], str]) -> None:

@@ -48,7 +48,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     """The device, as the engine names it; "" where the engine names none."""
     dtype: str = ""
-    """The number format of the weights, as the engine names it; "" where the engine names none."""
+    """The number format that the engine computes in, as the engine names it; "" where the engine names none."""
     fingerprint: str = ""
     """The value of `system_fingerprint` in replies, as the engine names it; "" where the engine names none."""
 

@@ -82,7 +82,7 @@ def key_in_the_way(folder: Path, installation: Installation) -> Path | None:
 
 
 class RestoreMark:
-    """The marker file that keeps servers from starting over a data folder while a restore is not whole."""
+    """The marker file that keeps servers from starting with a data folder while a restore is not whole."""
 
     def __init__(self, data_dir: Path, backup: Path) -> None:
         self._path = data_dir / RESTORE_MARKER

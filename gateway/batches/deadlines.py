@@ -35,7 +35,7 @@ class Backlog(NamedTuple):
     """The work that is left of one batch, and when it is due, by the clock of the caller."""
 
     ends_at_s: float
-    """The time at which the batch expires."""
+    """The time at which the batch expires, in seconds."""
     work: float
     """The work of all lines that are left."""
 

@@ -37,11 +37,10 @@ ciphertext. Content that is not to be shown any more is hidden at once, and dele
   key. Metadata is found by keyed digests of its pairs. An Idempotency-Key is there as its SHA-256 alone. A gateway
   logs at its start and daily how many rows need a key that it lacks.
 - Logging. A request of a project that does not log content costs one comparison (`Principal.log_content_days`).
-  Otherwise its items
-  are noted as they pass, 128 Ki characters each way, and written when the request ends, with a bound of their own, so
-  that logging takes no room from replies and stored completions. Redacting and sealing run in a thread, four rows at
-  a time. Text goes through the rules before JSON and before it is cut to 64 KiB; where reading itself ended, the last
-  1,024 characters are left out, which may be half of something.
+  Otherwise its items are noted as they pass, 128 Ki characters each way, and written when the request ends, with a
+  bound of their own, so that logging takes no room from replies and stored completions. Redacting and sealing run in a
+  thread, four rows at a time. Text goes through the rules before JSON and before it is cut to 64 KiB; where reading
+  itself ended, the last 1,024 characters are left out, which may be half of something.
 - Readers. `content.write`, to say for how long content is kept, is with both sides; `content.read` goes with the
   roles of owner, and of a project's admin; no scope of a key has it. A person who may give such a role need not have
   it, so that operators can let people in; that, and each reading, is in the audit log.

@@ -17,7 +17,10 @@ MAX_CLAIMS = 10_000
 
 
 class UnansweredClaims:
-    """The claims of one gateway whose answers were lost. again_s: the seconds for which each claim is freed again."""
+    """The claims of one gateway whose answers were lost.
+
+    again_s: the seconds after a claim was first freed during which it is freed again whenever other claims are.
+    """
 
     def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:
         self._database = database

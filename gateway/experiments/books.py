@@ -203,7 +203,7 @@ async def _recount(
 async def _add_outcomes_before(
     conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
 ) -> Mapping[str, Scope]:
-    """Update the facts in the states of units about the time before the first exposure.
+    """Update the outcomes before the first exposure in the states of units: their covariates.
 
     This concerns the changed units and, in the project's other experiments with the same source of units, the states of
     the same units.

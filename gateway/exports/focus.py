@@ -158,7 +158,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _common_fields(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
-    """Return the fields that every charge of a project has. A project without a name, since removed, shows its id."""
+    """Return the fields that every charge of a project has. A removed project that has no name shows its id."""
     start, end = _month(names.month)
     return {
         "billing_account_id": names.organization_id,

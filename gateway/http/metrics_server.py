@@ -89,7 +89,7 @@ def metrics_app(text: MetricsText, answers: Mapping[str, MakeAnswer] | None = No
 def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
     """Return a socket that listens at an address.
 
-    Return None, and log a warning, where the address cannot be used: a gateway starts without its metrics as well.
+    Return None, and log a warning, where the address cannot be used: a gateway starts even without its metrics.
 
     address: the host and the port; None: no socket is wanted.
     """

@@ -2,9 +2,8 @@
 
 Tokens are bytes, and text is what these are in UTF-8, with U+FFFD for each maximal part that begins no character
 (Unicode 16, 3.9, "U+FFFD Substitution of Maximal Subparts"). Later tokens never change text that was shown
-already. Byte-level tokenizers decode the same way. Tokenizers with byte tokens give
-the same text for valid UTF-8 alone: for one wrong byte they replace the whole run of byte tokens around it, even
-characters that a client has seen.
+already. Byte-level tokenizers decode the same way. Tokenizers with byte tokens give the same text for valid UTF-8
+alone: for one wrong byte they replace the whole run of byte tokens around it, even characters that a client has seen.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class Detokenizer:
 
     All returned texts together are the text of all ids at once, cut at the first stop string. A character that is split
     over tokens is shown once it is whole. Special tokens have no text, unless with_special, without which replies in
-    channels are rewritten. Stop strings are not looked for within the first `min_tokens`
-    tokens; with include_stop, the one that ends the text is shown as well.
+    channels are rewritten. Stop strings are not looked for within the first `min_tokens` tokens; with include_stop, the
+    one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there.
     """

@@ -445,7 +445,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     """`draft`: nothing is served. `running`: units are assigned. `paused`: all units get the control, and their arms
     again later. `stopped`: all get the control for good. `decided`: the model string is an alias of the chosen arm's
-    target. `archived`: nothing changes any more."""
+    target. `archived`: the experiment is only kept."""
     possible: list[Literal["start", "pause", "stop", "decide", "archive", "change", "delete"]]
     """Actions that the experiment's state allows."""
     version: int

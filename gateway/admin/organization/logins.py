@@ -410,7 +410,8 @@ async def find_login(request: Request[Any, Any, Any], services: AdminServices, c
     """Return the login with which a request is made.
 
     Raises InvalidCredentials: when the login has ended, or was unused for too long.
-    Raises TooManyAttempts: when the caller's address has sent too many wrong tokens or keys.
+    Raises TooManyAttempts: when the caller's address has sent too many wrong tokens or keys, unless this token was good
+    when it was last seen.
     """
     return await services.logins.find(login_token(request) or "", caller.address, asyncio.get_running_loop().time())
 

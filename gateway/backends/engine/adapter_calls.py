@@ -27,7 +27,7 @@ class AdapterCalls:
         A second call that asks for a probe which is under way waits for the same answer.
 
         Raises TimeoutError: when no answer comes within timeout_s.
-        Raises the error that `lost` was called with: when the connection is lost before the answer.
+        Raises an error that the `make_error` of `lost` makes: when the connection is lost before the answer.
         Raises EngineGone: when no engine is there to read the command.
         """
         probes = isinstance(command, LoadAdapter) and command.probe

@@ -124,7 +124,7 @@ _NOTHING_NOTED = """
 
 
 async def record_no_notes(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
-    """Record that a gateway has no notes to write. age: the longest time for which notes may be missing."""
+    """Record that a gateway has no notes to write. age: notes older than this are all written."""
     await conn.execute(_NOTHING_NOTED, gateway_id, age)
 
 

@@ -1,7 +1,7 @@
 """Reads past traffic and feedback of a project as units, before an experiment starts.
 
-The ledger knows no units. If the project had experiments, their units are used; else each API key or each request is
-taken for a unit. Feedback is about units, or about requests of experiments.
+The ledger knows no units. The caller chooses what counts as one: the units of the project's experiments, if it had any,
+or each API key, or each request. Feedback is about units, or about requests of experiments.
 """
 
 from __future__ import annotations

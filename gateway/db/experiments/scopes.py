@@ -33,7 +33,8 @@ class Scope(msgspec.Struct, frozen=True):
     started_at: datetime.datetime
     stopped_at: datetime.datetime | None
     overruled: frozenset[tuple[str, str]]
-    """Pairs of a guardrail and an arm that no longer pause the experiment, which a person started again after them."""
+    """Pairs of a guardrail's metric and an arm whose harm no longer pauses the experiment, since a person started
+    the experiment again after the guardrail had found harm."""
     own: Mapping[str, Kind]
     """The kind of each of the project's own metrics, by the metric's name."""
     has_alike: bool

@@ -28,7 +28,7 @@ class UploadRow(msgspec.Struct, frozen=True):
     purpose: str
     num_bytes: int
     keep_seconds: int | None
-    """The seconds after which the file will expire; None: it stays until it is deleted."""
+    """The seconds after which the file will expire; None: `gateway.files.service` decides by its purpose."""
     file_id: str | None
     content_key: str
     """The id of the key that encrypts the sealed fields."""
@@ -45,7 +45,7 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str
     num_bytes: int
     keep_seconds: int | None
-    """The seconds after which the file will expire; None: it stays until it is deleted."""
+    """The seconds after which the file will expire; None: `gateway.files.service` decides by its purpose."""
     content_key: str
     """The id of the key that encrypts the sealed fields."""
     sealed_name: bytes

@@ -15,6 +15,6 @@
   1024: the embedded server has this value, and a gateway warns at its start of another server that has less.
 - Sums. The transaction that writes rows also queues their amounts in `rollup_queue`; another transaction takes them
   from the queue and adds them to `usage_rollups` (minute, hour, day) and `period_sums`: sums are exact in whatever
-  order transactions commit. One
-  bookkeeper of all gateways works at a time. Reports read sums alone and lag by a second.
+  order transactions commit. One bookkeeper of all gateways works at a time. Reports read sums alone, and lag by a
+  second.
 """

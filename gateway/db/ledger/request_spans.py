@@ -70,9 +70,10 @@ class Pieces(msgspec.Struct, frozen=True):
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Return the newest minutes between two instants that together hold `num_needed` requests of each project.
+    """Return the newest minutes between two instants that together hold `num_needed` matching requests, by project.
 
-    A project with fewer requests gets all its minutes; a project without requests is left out.
+    They are all minutes with such requests where there are fewer requests, and fewer minutes where more than
+    MAX_LOOKED_AT requests would have to be read. A project without matching requests in a minute has no piece of it.
     """
     # Read first: rows that are rolled up between the two queries are in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))

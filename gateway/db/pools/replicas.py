@@ -165,10 +165,10 @@ async def move_replica(
 ) -> bool:
     """Change a replica's state; return whether that changed its row.
 
-    retry_after: the time until a failed replica is started again. False: another agent has the host, the replica was
-    started again since, or the replica's present state does not lead to the new one (a draining replica does not become
-    ready). host_generation, generation: the generations of the agent's lease and of the replica's start. why: the
-    reason in words.
+    Return False where another agent has the host, the replica was started again since, or the replica's present state
+    does not lead to the new one (a draining replica does not become ready). host_generation, generation: the
+    generations of the agent's lease and of the replica's start. why: the reason in words. retry_after: the time until a
+    failed replica is started again.
     """
     done = await conn.execute(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]

@@ -62,8 +62,9 @@ class Version(msgspec.Struct, frozen=True):
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
         """Return the rates of the most specific matching entry; zero where no entry matches.
 
-        If no entry is for batches, a request of a batch costs half of what it costs otherwise. An entry is more
-        specific the more it names; a named model counts most.
+        If no entry is for batches, a request of a batch costs half of what it costs otherwise. The most specific
+        entry names the model itself; next is one that names its base, then one that names the adapter class, then one
+        that names the service tier.
         """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER

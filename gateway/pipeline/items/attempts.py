@@ -174,7 +174,7 @@ async def embed_prompt(
     trace: str = "",
     call: ModelCall | None = None,
 ) -> tuple[bytes, Usage]:
-    """Return the embedding of one prompt, fp32 little-endian and of unit length.
+    """Return the embedding or the score of one prompt, whichever the request asks for, in fp32, little-endian.
 
     budget: the budget of the gateway process for all retries but the first one after a replica's death.
     on_unanswered: called with the error where the prompt ends without any replica having had it.
