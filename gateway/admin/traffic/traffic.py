@@ -1,4 +1,7 @@
-"""Traffic over HTTP: requests, how they ended, tokens, cost and times, by bucket of time, and the busiest projects."""
+"""Traffic over HTTP: requests, how they ended, tokens, cost and times, in buckets of time.
+
+Also lists the busiest projects, models, adapters and keys.
+"""
 
 from __future__ import annotations
 
