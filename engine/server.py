@@ -487,7 +487,10 @@ class EngineServer:
             self._drain_requested = True
 
     def _has_other(self, gateway: bytes) -> bool:
-        """Tell whether another gateway with a database is connected, which could use this one's room."""
+        """Tell whether another gateway with a database is connected.
+
+        Such a gateway could use the room of the given one, and take its usage.
+        """
         return any(session.database_id for other, session in self._sessions.items() if other != gateway)
 
     def _batch_credits(self, now_s: float) -> dict[bytes, int]:
