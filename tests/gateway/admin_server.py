@@ -261,7 +261,7 @@ async def serve_admin(
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left.
 
-    pace: the pace allowed to each caller; None: the pace of a usual installation.
+    pace: the pace allowed to each caller; None: a pace that no test reaches.
     disk: the disk space that imports must leave free; None: none.
     party: the WebAuthn relying party, which is the server as browsers see it.
     clock: Unix seconds, by which challenges for passkeys grow old.

@@ -46,8 +46,8 @@ def open_house(
 ) -> Iterator[House]:
     """Serve over a new database until the context is left.
 
-    tokens_per_s: the tokens that the fake engine makes per second. make_engine: starts another engine at a socket, with
-    a model folder; None: a fake engine in a process of its own.
+    tokens_per_s: the steps per second of the fake engine; each makes one token for every running choice. make_engine:
+    starts another engine at a socket, with a model folder; None: a fake engine in a process of its own.
     """
 
     def make_fake(endpoint: str, model_dir: Path) -> FakeEngine:

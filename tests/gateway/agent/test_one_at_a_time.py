@@ -87,7 +87,7 @@ async def test_a_second_agent_waits_while_the_first_one_lives(host: Host) -> Non
 async def test_two_agents_never_run_one_replica_twice(host: Host, full: bool) -> None:
     """Agents are killed and frozen at random moments, also while they start engines.
 
-    The list of the kernel's processes shows throughout which engines run.
+    The kernel's list of processes shows throughout which engines run.
     """
     pool = await host.pool(host.model(), num_replicas=2)
     rng, num_faults = random.Random(22), FULL_FAULTS if full else NUM_FAULTS

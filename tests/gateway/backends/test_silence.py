@@ -38,7 +38,7 @@ class Clock:
 def given_up_at(
     limit_s: float, messages_s: list[float], pauses: list[tuple[float, float]], until_s: float
 ) -> float | None:
-    """Return the time at which the judging side gives its peer up; None if that is not before `until_s`.
+    """Return the time at which the judging side gives its peer up; None if no check due before `until_s` does.
 
     limit_s: the silence after which a peer is given up. messages_s: the times at which messages arrive. A message that
     arrives during a pause is read after the check at the end of the pause, which is the worst case. pauses: how long

@@ -47,7 +47,7 @@ def running_server(folder: Path) -> Iterator[str]:
 
 
 def is_all_received(dsn: str, archive: Path) -> Callable[[], bool]:
-    """Return a function that tells whether the archive has everything that the server has written when it is called."""
+    """Return a function that tells whether the archive has all that the server has written by the time of the call."""
 
     async def ask() -> bool:
         conn = await asyncpg.connect(dsn)

@@ -95,7 +95,7 @@ def test_the_log_is_received_again_after_a_long_outage(open_folder: Path) -> Non
 
 @pytest.mark.parametrize("num_segments", [0, 4])
 def test_a_server_restored_to_the_past_is_archived_on_its_new_timeline(open_folder: Path, num_segments: int) -> None:
-    """Restore a server to a point in the last segment of the archived log, and to a point several segments before."""
+    """Restore a server to a point in the last segment of the archived log, and to a point several segments earlier."""
     folder = open_folder / f"back-{num_segments}"
     folder.mkdir(mode=0o711)
     archive, restored = folder / "archive", folder / "restored"

@@ -212,7 +212,7 @@ async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorike
 
 
 def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
-    """After a restore that dies midway, no server starts in the folder as if the folder were new."""
+    """A restore that is killed midway leaves the mark, so that no server starts in the folder as if it were new."""
     key = tmp_path / "operator.key"
     with (
         restore_marker(tmp_path, [key], tmp_path / "backup"),

@@ -1,4 +1,4 @@
-"""Restoring an archive over a database gives this version's schema and bills the journals, or changes nothing."""
+"""A restored archive gets this version's schema and bills the journals; a failed restore keeps the old database."""
 
 from __future__ import annotations
 

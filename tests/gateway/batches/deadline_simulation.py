@@ -212,7 +212,7 @@ def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) 
 
 
 def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: float) -> None:
-    """Set `is_allowed` of the batches that the servers can complete by their deadlines.
+    """Set `is_allowed` of each batch: whether the servers can complete it by its deadline, one after another.
 
     most_full: the part of the servers' work that may be promised to batches.
     """
@@ -223,7 +223,7 @@ def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: floa
 
 
 class Pool:
-    """The gateway's view of a computer: a pool that gives credit for a line while the computer wants lines."""
+    """The gateway's view of a computer: a pool that, unless asleep, gives credit while the computer wants lines."""
 
     def __init__(self, computer: Computer) -> None:
         self._computer = computer

@@ -358,8 +358,8 @@ async def test_webhooks_are_told_how_batches_end(
 async def test_no_more_tokens_are_enqueued_than_a_limit_allows(
     jobs: Jobs, house: House, tables: Database, tenant: Key, operator: httpx.AsyncClient
 ) -> None:
-    """If several batches begin at once, as many are accepted as fit the limit; lines that have run free tokens
-    again."""
+    """If several batches begin at once, as many are accepted as fit the limit; batches that have ended free
+    their tokens again."""
     # So many lines that none of these batches ends while the files of the others are checked, on a slow machine too.
     content = file_of([chat_line(str(n), max_tokens=400, ignore_eos=True) for n in range(200)])
     most = 2 * len(content)

@@ -76,8 +76,8 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
 
 
 async def test_a_line_that_is_refused_when_it_is_begun_again_is_billed_to_nobody(world: World, dsn: str) -> None:
-    """A gateway is killed after it ran some documents of a line; the model is gone when another gateway begins it
-    again."""
+    """A gateway is killed after it ran some documents of a line; the model is gone when another gateway begins
+    the line again."""
     stuck = asyncio.Event()
 
     class Killed(Runner):

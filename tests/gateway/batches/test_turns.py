@@ -126,7 +126,7 @@ def test_a_batch_that_waits_for_the_database_most_of_the_time_gets_as_much_and_h
 
 
 async def test_a_projects_work_at_all_gateways_counts_for_its_turns(database: Database, dsn: str) -> None:
-    """One project has batches at three gateways, which get equal credit from the engine, and another has one batch."""
+    """One project has a batch at each of three gateways; another has one batch, at the gateway with the most credit."""
     keys = {name: await make_key(dsn, name) for name in ("many", "one")}
     names = {key.project_id: name for name, key in keys.items()}
     chance = random.Random(0)

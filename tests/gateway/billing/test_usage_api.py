@@ -103,7 +103,7 @@ async def test_every_bucket_is_listed_with_the_usage_within_it(acme: Books, oper
 
 
 async def test_each_service_tier_has_its_cost(acme: Books, operator: httpx.AsyncClient) -> None:
-    """The costs of each tier, such as `shadow` for copies of requests to shadow arms, are listed apart."""
+    """The costs of each tier in the ledger are listed apart."""
     page = await get_page(operator, "/usage/completions", **{"group_by[]": ["service_tier"]})
     found = [
         (each["start_time"], result["service_tier"], result["cost_nanos"])

@@ -42,7 +42,7 @@ class Cli:
         return code, self._out, self._err
 
     async def done(self, *argv: str) -> str:
-        """Run a command that succeeds and prints nothing on standard error; return its standard output."""
+        """Run a command, which must succeed and print nothing on standard error; return its standard output."""
         code, out, err = await self(*argv)
         assert (code, err) == (0, ""), (argv, code, err)
         return out
@@ -54,7 +54,7 @@ class Cli:
         return self._err
 
     async def json(self, *argv: str) -> Any:
-        """Run a command with --json that succeeds; return the value that it prints."""
+        """Run a command with --json, which must succeed as for `done`; return the value that it prints."""
         return json.loads(await self.done(*argv, "--json"))
 
 

@@ -1,4 +1,4 @@
-"""Aliases from the command line: `set` creates or moves an alias, and commands can be repeated without harm."""
+"""Aliases from the command line: `set` creates an alias, or moves the one that exists."""
 
 from __future__ import annotations
 

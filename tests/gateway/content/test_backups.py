@@ -1,5 +1,5 @@
-"""A backup holds stored chats, responses and conversations with their key, and that idempotency keys were used; it
-holds neither the replies of idempotency keys nor logged content."""
+"""A backup holds stored chats, responses and conversations with their key, and records which idempotency keys were
+used; it holds neither the replies of idempotency keys nor logged content."""
 
 from __future__ import annotations
 

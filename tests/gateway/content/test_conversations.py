@@ -211,7 +211,7 @@ async def test_conversations_expire_are_purged_and_their_deletion_is_audited(
 
 
 async def conversations_with_items(tables: Database, key: Key) -> list[str]:
-    """Return the ids of the project's conversations that have items in the database."""
+    """Return the id of the conversation of each item that the project has in the database."""
     async with tables.acquire() as conn:
         rows = await conn.fetch("SELECT conversation_id FROM conversation_items WHERE project_id = $1", key.project_id)
     return [row["conversation_id"] for row in rows]

@@ -77,8 +77,8 @@ def test_the_bound_counts_bytes_after_redaction() -> None:
 
 @pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "bob@somewhere.example", "sk-lk-" + "aB3" * 12])
 def test_no_half_of_a_secret_is_left_where_reading_ended(secret: str) -> None:
-    """Reading may end anywhere in the secret; so much text before the secret is redacted that the bound shows all that
-    was read after it."""
+    """Reading may end anywhere in the secret. So much text before the secret is redacted that the rest of what was read
+    fits the bound."""
     filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_TRANSCRIPT_CHARS - 2000]
     for num_more in range(1940, 1990, 6):
         text = filler + "." * num_more + f" {secret} and more" + "." * 100

@@ -82,7 +82,8 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class ForeignId(msgspec.Struct, frozen=True):
-    """A reference to a field of `ForeignIds`, the ids of another organization's rows with which routes are tested."""
+    """A reference to the field of `ForeignIds` with which routes are tested: the id or name of a row of another
+    organization, or the id of an object to which the row belongs."""
 
     field: str
 

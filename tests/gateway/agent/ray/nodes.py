@@ -68,7 +68,7 @@ class Nodes:
         self._do("kill", HEAD)
 
     def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
-        """Start a node with a data folder by its name, which outlives the node."""
+        """Start a node whose data folder is named after it and is kept when the node ends."""
         address = f"127.0.0.{FIRST_ADDRESS + len(self._options)}"
         self._options[name] = {"num_cpus": num_cpus, "node_ip_address": address, **options}
         self._do("add", name, self._options[name])

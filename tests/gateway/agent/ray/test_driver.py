@@ -1,5 +1,4 @@
-"""The driver knows the engines of its cluster even if supervisors do not answer, and tells failures from lost
-engines."""
+"""The driver knows the engines of its cluster even if supervisors do not answer, and answers commands that fail."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
 
 class FakeSupervisor:
-    """A fake Ray actor that supervises the engines of one node; with `is_silent` it never answers."""
+    """A fake Ray actor that supervises the engines of one node; with `is_silent` it never says which run."""
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)

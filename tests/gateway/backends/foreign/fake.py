@@ -118,13 +118,13 @@ class FakeServer:
         self.answer: Answer = saying("Hello", " world")
         self.models: list[dict[str, Any]] = [{"id": "theirs", "max_model_len": 4096}]
         self.facts: dict[str, Any] = {}
-        """The JSON bodies of the answers to a gateway's GET requests for other paths, by path."""
+        """The JSON bodies with which the server answers requests for other paths, by path."""
         self.answer_to_questions: Answer | None = None
         """The answer to `/v1/models`; None: the list of `models`."""
         self.keys: set[str] | None = None
         """The keys that the server accepts, all others being refused; None needs no key."""
         self.received: list[Received] = []
-        """The requests that the server received beside those for the paths of `facts` and of models, in order."""
+        """The requests that `answer` answered, and the POST requests refused for their key, in order."""
         self.num_connections = 0
         self.num_cut = 0
         """The number of answers during which the gateway closed the connection."""

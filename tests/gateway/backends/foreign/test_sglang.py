@@ -88,7 +88,10 @@ class FakeSglang:
         return None
 
     def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Answer a completion on OpenAI's routes, where an adapter is named `base:adapter`, with the model's name."""
+        """Answer a completion on OpenAI's routes, where an adapter is named `base:adapter`.
+
+        The text of a stream is the adapter's name, or `base`; other replies have a log probability.
+        """
         model = body["model"]
         name = model.partition(":")[2] or "base"
         if name not in self.loaded and name != "base":

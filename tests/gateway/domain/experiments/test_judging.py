@@ -1,4 +1,4 @@
-"""A judge's preference for an order, for length or for itself is removed; few human labels correct the remaining
+"""A judge's preference for an order, for length or for itself does not decide; few human labels correct the remaining
 bias."""
 
 from __future__ import annotations

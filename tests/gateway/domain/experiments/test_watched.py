@@ -202,7 +202,7 @@ def test_intervals_over_requests_are_wrong_and_those_over_units_are_right(full: 
 
 
 def test_ramps_make_no_false_alarms(full: bool) -> None:
-    """All units do better while the weights change: strata show no effect, but pooled sums show one in every run."""
+    """All units do worse after the weights change: strata show no effect, pooled sums show one in nearly every run."""
     num_runs = 1_000 if full else 200
     rng = np.random.default_rng(10)
     stratified, pooled = 0, 0

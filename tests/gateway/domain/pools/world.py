@@ -37,7 +37,7 @@ def pool(num_replicas: int = 1, serves: int | None = 1, wants: int | None = None
     """Return a pool `p` with prepared revisions 1 and 2 and no replicas.
 
     serves: the number of the serving revision; None: none serves. wants: the number of the wanted revision; None: the
-    serving one.
+    serving one, or 1 if none serves.
     """
     wanted = wants or serves or 1
     made = Pool("p", num_replicas, serves, wanted, {1: revision(1), 2: revision(2)}, [])
