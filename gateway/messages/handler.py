@@ -87,7 +87,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
             ),
             sign=partial(sign, caller.project_id),
             omits_thinking=omits_thinking,
-            splits_thinking=is_thinking or is_to_think(wire.thinking),
+            splits_thinking=is_thinking or is_to_think(wire.thinking) or run.always_thinks,
             is_thinking=is_thinking,
             may_fill_context=run.may_fill_context,
         )

@@ -176,6 +176,11 @@ class Run:
         return self._knows_tokens and self._pool.tokenizer.thinks
 
     @property
+    def always_thinks(self) -> bool:
+        """Tell whether the model may think without being asked to, as those do that answer in channels."""
+        return self._knows_tokens and self._pool.tokenizer.channels is not None
+
+    @property
     def has_begun_to_think(self) -> bool:
         """True where the chat template has written the beginning of the model's thinking into the first prompt."""
         last = self.prompts[0][-ENDS_OPEN_TOKENS:]

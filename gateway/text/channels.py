@@ -10,7 +10,7 @@ Source: OpenAI, "Harmony response format", https://cookbook.openai.com/articles/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -30,6 +30,7 @@ _OTHERS = frozenset({b"assistant", b"user", b"browser", b"python", b"container"}
 """The recipients without a dot in their name that are no function."""
 _LEAD = re.compile(rb"\s*(?:t(?:o(?:=[^\s<]*\s*)?)?)?")
 """The beginning of a reply as long as it may be that of a header: a recipient at most."""
+_FUNCTION_LEAD = re.compile(rb"\s*to=functions\.")
 _END, _BROKEN_END = END.encode(), b"<\\/think>"
 
 Kind = Literal["lead", "header", "text", "thinking", "call", "hidden"]
@@ -69,59 +70,79 @@ class ChannelText:
     Text within thinking that looks like its end is broken by a backslash.
     """
 
-    def __init__(self, tokens: ChannelTokens, *, follows_prompt: bool = False) -> None:
-        """Begin a reply. follows_prompt: True: its first text goes on with a text of the prompt's."""
-        self.has_added = False
-        """True if the last push had bytes, such as `<think>`, that the model did not write."""
+    def __init__(
+        self, tokens: ChannelTokens, *, follows_prompt: bool = False, functions: Collection[str] = frozenset()
+    ) -> None:
+        """Begin a reply.
+
+        follows_prompt: True: its first text goes on with a text of the prompt's. functions: the names of functions
+        whose arguments are given alone; calls of others are written as text.
+        """
+        self.has_header = False
+        """True once the reply has a header: from then on channels tell what a text is."""
+        self.called: list[str] = []
+        """The names of the calls so far whose arguments are given alone."""
+        self.is_call = False
+        """True if the bytes of the last push are arguments of the last call, or its end, rather than content."""
+        self.is_own = True
+        """True if the bytes of the last push are the model's own, rather than added, such as `<think>`."""
         self._tokens = tokens
+        self._functions = functions
         self._kind: Kind = "text" if follows_prompt else "lead"
         self._held = b""
-        """The bytes of a lead or a header, the end of thinking that may begin `</think>`, or b"" in other messages."""
-        self._has_header = False
+        """The bytes that are not decided: of a lead or header, the end of thinking that may begin `</think>`, and white
+        space after arguments."""
         self._has_arguments = False
         """True once the call that is read has arguments."""
+        self._is_written = False
+        """True if the call that is read is written as Hermes does."""
         self._is_thinking = False
         """True if the text so far ends within thinking."""
         self._has_answer = False
         """True once the text has more than thinking."""
 
-    @property
-    def may_call(self) -> bool:
-        """True within a message to a function, and in a reply without headers, whose text may call tools."""
-        return self._kind == "call" or not self._has_header
-
     def push(self, token_id: int, raw: bytes) -> bytes:
         """Return the bytes that a token adds to the text. raw: the token's own bytes, b"" of a special token."""
         tokens = self._tokens
-        self.has_added = False
+        self.is_call = self._kind == "call" and not self._is_written
         if token_id in (tokens.start, tokens.end, tokens.call, tokens.answered):
+            self.is_own = self._kind in ("lead", "thinking")
             ended = self._end_message()
-            self._kind, self._has_header = "header", True
+            self._kind, self.has_header = "header", True
         elif token_id == tokens.channel:
+            self.is_own = False
             ended = self._begin_header()
             self._hold(_CHANNEL)
         elif token_id == tokens.message:
+            self.is_own = False
             ended = self._begin_header()
             ended += self._begin_message()
         else:
+            self.is_own = True
             return self._content(b" " if token_id == tokens.constrain and self._kind in ("lead", "header") else raw)
-        self.has_added = bool(ended)
         return ended
 
     def finish(self) -> bytes:
         """End the reply, and return the text that was held back. A call without an end was cut off and stays so."""
         held, self._held = self._held, b""
-        return held if self._kind in ("lead", "thinking") else b""
+        is_text = self._kind == "thinking" or (self._kind == "lead" and not _FUNCTION_LEAD.match(held))
+        return held if is_text else b""
+
+    @property
+    def is_header(self) -> bool:
+        """True within a header, whose tokens are no text."""
+        return self._kind == "header"
 
     def _end_message(self) -> bytes:
         """End the message that is read, and return the text that was held back or that ends a call."""
         if self._kind != "call":
             return self.finish()
-        return (b"" if self._has_arguments else b"{}") + HERMES.end.encode()
+        self._held = b""
+        return (b"" if self._has_arguments else b"{}") + (HERMES.end.encode() if self._is_written else b"")
 
     def _begin_header(self) -> bytes:
         """Go on in a header, or begin one after text that has no end. A reply's lead is the beginning of a header."""
-        self._has_header = True
+        self.has_header = True
         if self._kind in ("lead", "header"):
             self._kind = "header"
             return b""
@@ -158,10 +179,14 @@ class ChannelText:
         if function is None or recipient in _OTHERS:
             self._kind = "hidden"
             return b""
-        self._kind, self._has_arguments = "call", False
+        name = function[1].decode()
+        self._kind, self._has_arguments, self._is_written = "call", False, name not in self._functions
         between = self._end_thinking() or (b"\n" if self._has_answer else b"")
         self._has_answer = True
-        return between + f"{HERMES.trigger}{HERMES.opening}{HERMES.head(function[1].decode())}".encode()
+        if self._is_written:
+            return between + f"{HERMES.trigger}{HERMES.opening}{HERMES.head(name)}".encode()
+        self.called.append(name)
+        return between
 
     def _end_thinking(self) -> bytes:
         is_thinking, self._is_thinking = self._is_thinking, False
@@ -177,9 +202,7 @@ class ChannelText:
             case "thinking":
                 return self._thought(raw)
             case "call":
-                raw = raw if self._has_arguments else raw.lstrip()
-                self._has_arguments = self._has_arguments or bool(raw)
-                return raw
+                return self._argument(raw)
             case "lead":
                 self._held += raw
                 if len(self._held) <= MAX_HEADER_BYTES and _LEAD.fullmatch(self._held):
@@ -188,7 +211,16 @@ class ChannelText:
         self._has_answer = self._has_answer or bool(raw)
         return raw
 
+    def _argument(self, raw: bytes) -> bytes:
+        """Return arguments without the white space around them."""
+        raw = self._held + raw if self._has_arguments else raw.lstrip()
+        shown = raw.rstrip()
+        self._held = raw[len(shown) :]
+        self._has_arguments = self._has_arguments or bool(shown)
+        return shown
+
     def _thought(self, raw: bytes) -> bytes:
+        """Return thinking in which nothing looks like its end."""
         thought = (self._held + raw).replace(_END, _BROKEN_END)
         num_undecided = next((size for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), 0)
         cut = len(thought) - num_undecided

@@ -9,7 +9,7 @@ alone: for one wrong byte they replace the whole run of byte tokens around it, e
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gateway.text.channels import ChannelText
 from gateway.text.stop_strings import StopStrings
@@ -24,7 +24,8 @@ class Detokenizer:
     channels are rewritten. Stop strings are not looked for within the first `min_tokens` tokens; with include_stop, the
     one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
-    begins without the space that its tokenizer puts there.
+    begins without the space that its tokenizer puts there. functions: the names of functions whose calls in channels
+    are told apart rather than written as text.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Detokenizer:
         include_stop: bool = False,
         with_special: bool = False,
         follows_prompt: bool = False,
+        functions: Collection[str] = frozenset(),
     ) -> None:
         self.num_tokens = 0
         """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
@@ -43,9 +45,10 @@ class Detokenizer:
         """Characters decoded so far, those that are held back included."""
         self._to_bytes = tokenizer.token_bytes
         self._skipped = frozenset() if with_special else tokenizer.special_ids
-        self._channels: ChannelText | None = None
+        self.channels: ChannelText | None = None
+        """The rewriting of a reply in channels; None for a model that writes text alone."""
         if tokenizer.channels is not None and not with_special:
-            self._channels = ChannelText(tokenizer.channels, follows_prompt=follows_prompt)
+            self.channels = ChannelText(tokenizer.channels, follows_prompt=follows_prompt, functions=functions)
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)
@@ -68,14 +71,9 @@ class Detokenizer:
         return bool(self._rest)
 
     @property
-    def has_added(self) -> bool:
-        """True if the text of the last token is not the model's own, so that no stop string is looked for in it."""
-        return self._channels is not None and self._channels.has_added
-
-    @property
-    def may_call(self) -> bool:
-        """True if the text of the last token may be of a tool call: channels tell what is none."""
-        return self._channels is None or self._channels.may_call
+    def is_own(self) -> bool:
+        """True if the text of the last token is the model's own: no stop string is looked for in other text."""
+        return self.channels is None or self.channels.is_own
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Decode further ids, and return the text that is safe to show. Ids after a found stop string are ignored."""
@@ -99,9 +97,9 @@ class Detokenizer:
         """
         if self._stop.found:
             return ""
-        if self._channels is not None:
-            ended = b"" if stop_token_id is None else self._channels.push(stop_token_id, b"")
-            self._rest += ended + self._channels.finish()
+        if self.channels is not None:
+            ended = b"" if stop_token_id is None else self.channels.push(stop_token_id, b"")
+            self._rest += ended + self.channels.finish()
         return self._show(self._decode((), final=True)) + self._stop.finish()
 
     def _decode(self, token_ids: Sequence[int], *, final: bool = False) -> str:
@@ -115,10 +113,10 @@ class Detokenizer:
         return text
 
     def _bytes_of(self, token_ids: Sequence[int]) -> list[bytes]:
-        if self._channels is None:
+        if self.channels is None:
             return [self._to_bytes(each) for each in token_ids if each not in self._skipped]
-        push, skipped = self._channels.push, self._skipped
+        push, skipped = self.channels.push, self._skipped
         return [push(each, b"" if each in skipped else self._to_bytes(each)) for each in token_ids]
 
     def _show(self, text: str) -> str:
-        return self._stop.push(text, is_exempt=self.has_added or self.num_tokens <= self._min_tokens)
+        return self._stop.push(text, is_exempt=not self.is_own or self.num_tokens <= self._min_tokens)

@@ -126,7 +126,9 @@ class Tokenizer:
         described = None
         try:
             if self.tools.is_native:
-                messages = as_the_template_reads(messages, self.tools)
+                # A message that the model continues stays as it is.
+                continued = messages[-1:] if rendering.continue_final_message else []
+                messages = as_the_template_reads(messages[: len(messages) - len(continued)], self.tools) + continued
                 described = [tool.described() for tool in tools] or None
             else:
                 messages = as_plain_messages(messages, tools, self.tools.format)
@@ -141,6 +143,11 @@ class Tokenizer:
             raise InvalidRequest(
                 f"The chat template refuses these messages: {error}", param="messages", code="invalid_value"
             ) from None
+
+    @property
+    def calls_in_channels(self) -> bool:
+        """True if the model writes calls in channels, as its chat template asks for."""
+        return self.channels is not None and self.tools.history == "pairs"
 
     @property
     def takes_late_system(self) -> bool:

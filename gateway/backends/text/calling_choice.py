@@ -60,8 +60,15 @@ class CallingChoice:
         # Where calls have special tokens, the engine allows no others.
         self._trigger_id = tokenizer.tools.trigger_id
         with_special = style.with_special or tokenizer.tools.has_special
-        self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
-        self._has_channels = tokenizer.channels is not None and not with_special
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            with_special=with_special,
+            follows_prompt=style.follows_prompt,
+            functions=tools.callable_names if tokenizer.calls_in_channels else frozenset(),
+        )
+        self._reads_channels = False
+        """True once the completion has a header of a channel, which tells calls from content."""
+        self._num_calls_in_channels = 0
         self._content_text = ContentText(stop, include=style.include_stop)
         self._parser = CallParser(
             tokenizer.tools.format,
@@ -82,17 +89,16 @@ class CallingChoice:
         if self.finish_reason is not None:
             return None
         new = _NewContent()
+        detokenizer = self._detokenizer
         for position, token_id in enumerate(delta.token_ids):
-            if delta.logprobs is not None and not self._has_calls:
-                self._pending.append(Token(token_id, self._detokenizer.num_chars, delta.logprobs[position]))
+            start, had_calls = detokenizer.num_chars, self._has_calls
             if self._with_token_ids:
                 new.token_ids.append(token_id)
-            text = self._detokenizer.push((token_id,))
-            detokenizer = self._detokenizer
-            self._content_text.is_exempt = detokenizer.has_added or detokenizer.num_tokens <= self._min_tokens
-            if self._has_channels:
-                self._parser.can_begin = detokenizer.may_call
-            self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
+            text = detokenizer.push((token_id,))
+            if delta.logprobs is not None and not had_calls and self._is_content:
+                self._pending.append(Token(token_id, start, delta.logprobs[position]))
+            self._content_text.is_exempt = not detokenizer.is_own or detokenizer.num_tokens <= self._min_tokens
+            self._take(self._parse(text, is_trigger=token_id == self._trigger_id), new)
             if self._content_text.is_stopped:
                 return self._last_piece(new)
         self._num_tokens = delta.num_completion_tokens
@@ -105,13 +111,38 @@ class CallingChoice:
         return self._end_piece(reason, _NewContent())
 
     def _end_piece(self, reason: FinishReason, new: _NewContent, stop_token_id: int | None = None) -> Piece:
-        self._take(self._parser.push(self._detokenizer.finish(stop_token_id)), new)
-        self._take(self._parser.finish(), new)
+        self._take(self._parse(self._detokenizer.finish(stop_token_id)), new)
+        self._take(Parsed(self._content_text.finish(), []) if self._reads_channels else self._parser.finish(), new)
         if self._content_text.is_stopped:
             return self._last_piece(new)
         if self._with_token_ids and stop_token_id is not None:
             new.token_ids.append(stop_token_id)
         return self._piece(new, reason)
+
+    def _parse(self, text: str, *, is_trigger: bool = False) -> Parsed:
+        """Divide the text of the last token into content and calls, by its channel or by the letters of calls."""
+        channels = self._detokenizer.channels
+        if channels is None or not channels.has_header:
+            return self._parser.push(text, is_trigger=is_trigger)
+        parsed = Parsed("", [])
+        if not self._reads_channels:
+            self._reads_channels = True
+            parsed = self._parser.finish()  # of text before the first header
+        if channels.is_call:
+            parsed.calls += [CallDelta(self._num_calls_in_channels - 1, None, text)] if text else []
+        else:
+            parsed.content += self._content_text.push(text)
+        if len(channels.called) > self._num_calls_in_channels:
+            self._num_calls_in_channels = len(channels.called)
+            parsed.content += self._content_text.before_call()
+            parsed.calls.append(CallDelta(self._num_calls_in_channels - 1, channels.called[-1], ""))
+        return parsed
+
+    @property
+    def _is_content(self) -> bool:
+        """True if the last token is of the content, as far as channels tell: headers are not."""
+        channels = self._detokenizer.channels
+        return channels is None or not (channels.is_header or channels.is_call)
 
     def _last_piece(self, new: _NewContent) -> Piece:
         self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens

@@ -72,6 +72,12 @@ class CustomInput:
 
 
 def _decoded(raw: str) -> str:
-    """Return the text of a JSON string's content. Half of a surrogate pair becomes a replacement character."""
-    text: str = json.loads(f'"{raw}"', strict=False)
+    """Return the text of a JSON string's content. Half of a surrogate pair becomes a replacement character.
+
+    A content with escapes that JSON does not have, which no grammar has held, is returned as it is.
+    """
+    try:
+        text: str = json.loads(f'"{raw}"', strict=False)
+    except ValueError:
+        return raw
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

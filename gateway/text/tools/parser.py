@@ -57,8 +57,7 @@ class CallParser:
         self._end = f"{form.end}{form.closing}"
         self._content_text = content
         self._must_call = must_call
-        self.can_begin = not is_trigger_token
-        """True if the text that comes may begin a call; set by the reader of the trigger's token, or of channels."""
+        self._can_begin = not is_trigger_token
         self._held = ""
         self._num_calls = 0
         self._num_content_chars = 0
@@ -66,7 +65,7 @@ class CallParser:
 
     def push(self, text: str, *, is_trigger: bool = False) -> Parsed:
         """Parse the next text. is_trigger: whether the text is the trigger as a token."""
-        self.can_begin = self.can_begin or is_trigger
+        self._can_begin = self._can_begin or is_trigger
         return self._take_text(text, is_all=False)
 
     def finish(self) -> Parsed:
@@ -129,7 +128,7 @@ class CallParser:
 
         The place is the text's end where none begins. The start string is None unless it is whole.
         """
-        if not self.can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
+        if not self._can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
             return len(text), None
         at = text.find(self._common_start)
         while at >= 0 and (self._trigger or at == 0):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from tokenizers import AddedToken
@@ -27,9 +28,17 @@ TEMPLATE = "{# <|channel|>commentary <|call|> #}{% if tools %}{% endif %}{{ mess
 class Client:
     """A client of a model that repeats its prompt up to `<|return|>`."""
 
-    def __init__(self, client: openai.OpenAI, end: int) -> None:
+    def __init__(self, client: openai.OpenAI, tokenizer: Backend) -> None:
+        self.tokenizer = tokenizer
+        self.responses: Any = client.responses
         self._client = client
-        self._end = end
+        self._end = tokenizer.token_to_id("<|return|>")
+
+    def message(self, says: str, num_tokens: int, **fields: Any) -> Any:
+        """Return the reply of the Messages API to a request for this number of tokens."""
+        body = {"model": "tiny", "max_tokens": num_tokens, "messages": [{"role": "user", "content": says}], **fields}
+        reply = self._client.post("/messages", body=body, cast_to=httpx.Response)
+        return reply.json()
 
     def ask(self, says: str, **fields: Any) -> Any:
         messages: Any = [{"role": "user", "content": f"{says}<|return|>"}]
@@ -57,7 +66,7 @@ def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         gateways_with(engine, module_dsn, model, data_dir=folder) as installed,
         openai.OpenAI(base_url=f"{installed.gateway.url}/v1", api_key=key, max_retries=0) as client,
     ):
-        yield Client(client, backend.token_to_id("<|return|>"))
+        yield Client(client, backend)
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS}])
@@ -86,3 +95,20 @@ def test_special_tokens_are_shown_where_they_are_asked_for(client: Client) -> No
     extra = {"skip_special_tokens": False, "ignore_eos": True}
     (choice,) = client.ask(ANSWER, max_tokens=4, extra_body=extra).choices
     assert choice.message.content.startswith("<|channel|>")
+
+
+def test_messages_have_thinking_in_a_block_of_its_own_whether_asked_for_or_not(client: Client) -> None:
+    num_tokens = len(client.tokenizer.encode(ANSWER).ids)
+    content = client.message(ANSWER, num_tokens)["content"]
+    assert [(block["type"], block.get("thinking", block.get("text"))) for block in content] == [
+        ("thinking", "Why?"),
+        ("text", "Four."),
+    ]
+
+
+def test_responses_have_thinking_and_calls_as_items(client: Client) -> None:
+    num_tokens = len(client.tokenizer.encode(CALL).ids)
+    tools: Any = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
+    reply = client.responses.create(model="tiny", input=CALL, tools=tools, max_output_tokens=num_tokens)
+    assert [item.type for item in reply.output] == ["reasoning", "function_call"]
+    assert (reply.output[1].name, reply.output[1].arguments) == ("f", '{"n": 4}')

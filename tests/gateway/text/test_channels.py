@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from engine.protocol import Delta, FinishReason
+from engine.protocol import Delta, FinishReason, TokenLogprobs
 from gateway.backends.text.calling_choice import calling_choices
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, Argument, Rendering
@@ -119,10 +119,19 @@ def test_a_reply_may_begin_with_the_recipient_of_a_call(tokenizer: Tokenizer, sp
         assert called(tokenizer, f"{text}<|return|>") == (text, [])
 
 
-def test_a_call_without_arguments_has_an_empty_object(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("end", ["<|call|>", "<|call|><|return|>", "<|end|>"])
+def test_a_call_without_arguments_has_an_empty_object(tokenizer: Tokenizer, end: str) -> None:
     head = message("commentary", "", " to=functions.get_time", is_first=True)
-    assert called(tokenizer, f"{head}<|call|>") == ("", [("get_time", "{}")])
-    assert called(tokenizer, head)[1] == []  # cut off: nobody knows what it would have asked for
+    assert called(tokenizer, head + end) == ("", [("get_time", "{}")])
+    assert called(tokenizer, head) == ("", [("get_time", "")])  # cut off: nobody knows what it would have asked for
+
+
+@pytest.mark.parametrize("arguments", ['{"q": "say "hi"}', '{"n": 1', "hello", '{"a": "</tool_call>"}'])
+def test_arguments_end_where_their_message_ends_however_wrong(tokenizer: Tokenizer, arguments: str) -> None:
+    calls = [message("commentary", f"{arguments} \n", f" to=functions.{tool.name}") + "<|call|>" for tool in TOOLS]
+    content, found = called(tokenizer, "".join(calls) + message("final", "Done.") + "<|return|>")
+    assert found == [(tool.name, arguments) for tool in TOOLS]
+    assert content.strip() == "Done."
 
 
 def test_a_call_that_is_quoted_is_none(tokenizer: Tokenizer) -> None:
@@ -147,6 +156,17 @@ def test_stop_strings_are_looked_for_in_what_the_model_wrote_alone(tokenizer: To
     assert called(tokenizer, reply, ("\n\n",)) == (stopped, [])
     detokenizer = Detokenizer(tokenizer, ("\n\n",))
     assert detokenizer.push(tokenizer.encode_text(reply)) + detokenizer.finish() == stopped
+
+
+def test_log_probabilities_are_of_content_alone(tokenizer: Tokenizer) -> None:
+    reply = message("analysis", "Hm.", is_first=True) + message("commentary", '{"n": 1}', " to=functions.get_time")
+    (choice,) = calling_choices(1, tokenizer, USE, (), min_tokens=0, style=PLAIN)
+    ids = tokenizer.encode_text(f"{reply}<|call|>")
+    scores = [TokenLogprobs(-1.0, 1, [])]
+    pieces = [choice.push(Delta("r", [each], number, logprobs=scores)) for number, each in enumerate(ids, 1)]
+    pieces.append(choice.push(Delta("r", [], len(ids), finish_reason="stop")))
+    shown_ids = [token.token_id for piece in pieces if piece for token in piece.tokens]
+    assert [tokenizer.decode([each]) for each in shown_ids if each not in tokenizer.special_ids] == ["H", "m", "."]
 
 
 def test_turns_that_a_model_invents_are_left_out(tokenizer: Tokenizer) -> None:
@@ -256,6 +276,12 @@ def test_results_belong_to_the_calls_right_before_them(tokenizer: Tokenizer) -> 
     history[2]["content"], history[-1]["content"] = "NOON", "NIGHT"
     rendered = tokenizer.render_chat(history, TOOLS)
     assert 0 < rendered.index('"NOON"') < rendered.index('"of get_weather"') < rendered.index('"NIGHT"')
+
+
+def test_a_message_that_goes_on_keeps_its_thinking(tokenizer: Tokenizer) -> None:
+    messages = [USER, {"role": "assistant", "content": "<think>\nHm"}]
+    goes_on = Rendering(add_generation_prompt=False, continue_final_message=True)
+    assert tokenizer.render_chat(messages, rendering=goes_on).endswith("<think>\nHm")
 
 
 def test_later_system_messages_and_further_efforts_reach_the_model(tokenizer: Tokenizer) -> None:
