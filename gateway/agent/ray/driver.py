@@ -118,7 +118,7 @@ class Driver:
         self._nodes = nodes_of(ray.nodes())
         return len(self._nodes)
 
-    async def execute(self, call: Call) -> Answer:
+    async def answer(self, call: Call) -> Answer:
         """Carry out a command of the agent, and return the answer."""
         try:
             match call:
@@ -371,7 +371,7 @@ async def serve(setup: Setup, answers: int) -> int:
     decoder, tasks = msgspec.json.Decoder(NumberedCall), set[asyncio.Task[None]]()
 
     async def do(called: NumberedCall) -> None:
-        say(called.number, await driver.execute(called.call))
+        say(called.number, await driver.answer(called.call))
 
     async for line in calls:
         task = asyncio.create_task(do(decoder.decode(line)))

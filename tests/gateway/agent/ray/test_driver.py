@@ -67,7 +67,7 @@ def driver_with(seat: FakeSupervisor) -> Any:
 
 
 async def engines_seen_by(driver: Any) -> list[Engine]:
-    picture = await driver.execute(Look([], None))
+    picture = await driver.answer(Look([], None))
     assert isinstance(picture, ClusterState), picture
     return picture.engines
 
@@ -100,7 +100,7 @@ async def test_an_engine_that_starts_while_its_node_is_queried_is_not_missed(nod
     looking = asyncio.create_task(engines_seen_by(driver))
     await asyncio.sleep(0.1)
     driver._seat_nodes["r"] = "a"
-    assert await driver.execute(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
+    assert await driver.answer(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
     seat.meanwhile.set()
     assert await looking == [ENGINE]
 
@@ -108,7 +108,7 @@ async def test_an_engine_that_starts_while_its_node_is_queried_is_not_missed(nod
 async def test_a_command_that_raises_is_answered_as_unreachable(nodes: list[dict[str, Any]]) -> None:
     driver = driver_with(FakeSupervisor())
     del driver._seat_nodes
-    assert isinstance(await driver.execute(Look([], None)), Unreachable)
+    assert isinstance(await driver.answer(Look([], None)), Unreachable)
 
 
 async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_another_seat(
@@ -131,9 +131,9 @@ async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_anothe
 
     driver._supervisor = Kind()
     for labels in ({"zone": "x"}, {"zone": "x"}, {"zone": "y"}, {"zone": "y"}):
-        assert isinstance(await driver.execute(Offer(LaunchRequest("r", 1, "", "", labels=labels), [])), Waits)
+        assert isinstance(await driver.answer(Offer(LaunchRequest("r", 1, "", "", labels=labels), [])), Waits)
     for _ in range(3):  # the first one gives the former seat back
         assert isinstance(
-            await driver.execute(Offer(LaunchRequest("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits
+            await driver.answer(Offer(LaunchRequest("r", 1, "", "", excluded={"zone": ["y"]}), [])), Waits
         )
     assert made == [{"zone": "x"}, {"zone": "y"}, {"zone": "!in(y)"}]
