@@ -37,7 +37,7 @@ PLACES = 8
 
 TOKENS_PER_S = 20
 MEAN_TOKENS = 13.5
-"""The mean tokens of an answer, as `World.some` asks for them."""
+"""The mean tokens of an answer, as `World.random_request` asks for them."""
 
 
 class Ground:

@@ -32,7 +32,7 @@ class Slope(msgspec.Struct, frozen=True):
     """The growth of a value over a run, and the scatter of the value about the line of that growth."""
 
     first: float
-    """The first value."""
+    """The first value after the first fifth of the run, which is left out."""
     last: float
     """The last value."""
     per_hour: float

@@ -42,7 +42,7 @@ class Stretch(msgspec.Struct):
     faults: dict[str, int]
     """The number of faults of each kind."""
     wrong: list[str]
-    """A line for each answer that was another model's."""
+    """A line for each answer that was not its own model's."""
     samples: list[Sample]
     longest_silence_s: float
 

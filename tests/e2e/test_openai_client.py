@@ -41,7 +41,7 @@ def async_client(installation: Installation, key: str, strict: bool = True) -> A
 
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
-def test_a_chat_answers_the_same_whole_and_streamed(
+def test_a_chat_begins_the_same_whole_and_streamed(
     installation: Installation, key: str, model: str, begins: str
 ) -> None:
     max_tokens = 96 if begins == "{" else 16  # JSON has to be whole

@@ -1,4 +1,4 @@
-"""A limiter without limits and prices, for tests that are not about limits."""
+"""A limiter without limits and prices, which is not started, for tests that are not about limits."""
 
 from __future__ import annotations
 

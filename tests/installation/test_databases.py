@@ -52,7 +52,7 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_folder() -> None:
     assert not is_running(int(engine))
 
 
-def test_all_processes_get_the_same_server(run_folder: Path, postgres: str) -> None:
+def test_a_later_caller_gets_the_same_server(run_folder: Path, postgres: str) -> None:
     assert server_dsn(run_folder) == postgres
 
 

@@ -41,7 +41,7 @@ def _open_database(objects: list[Object]) -> None:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "pods_run_as_nobody": lambda it: _template(it)["securityContext"].update(runAsUser=0),
+    "pods_run_without_root": lambda it: _template(it)["securityContext"].update(runAsUser=0),
     "the_system_is_read_only": lambda it: _container(it)["securityContext"].pop("readOnlyRootFilesystem"),
     "no_privilege_is_gained": lambda it: _container(it)["securityContext"].update(allowPrivilegeEscalation=True),
     "all_capabilities_are_dropped": lambda it: _container(it)["securityContext"]["capabilities"].update(

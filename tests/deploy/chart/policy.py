@@ -52,7 +52,7 @@ def containers(objects: Iterable[Object]) -> Iterator[tuple[str, Object, Pod]]:
 
 
 @rule
-def pods_run_as_nobody(objects: list[Object]) -> Iterable[str]:
+def pods_run_without_root(objects: list[Object]) -> Iterable[str]:
     for pod in pods(objects):
         context = pod.spec.get("securityContext", {})
         if context.get("runAsNonRoot") is not True or context.get("runAsUser", 0) < 1000:

@@ -44,7 +44,7 @@ def short_demo(folder: Path, num_layers: int) -> Path:
 
 @needs_library
 def test_the_demo_in_int8_is_near_float32() -> None:
-    """The figures were measured at the first start of the model on any machine, or are measured now."""
+    """The figures are those that the model's first start kept in its folder; without any, this test measures them."""
     config = engine_config(demo_model_dir(), Path("no-store"), quantization="auto", num_threads=0)
     assert settle_format(config, CPU, FLOAT32) == "int8"
     quality = stored_quality(demo_model_dir(), "int8")

@@ -260,7 +260,7 @@ def test_positions_that_are_off_by_one_are_refused(family: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("ranks", [False, True])
-def test_weights_of_the_second_segment_that_are_not_finite_are_refused(ranks: bool, tmp_path: Path) -> None:
+def test_a_second_segment_whose_states_are_not_finite_is_refused(ranks: bool, tmp_path: Path) -> None:
     save_encoder("bert", tmp_path, ranks=ranks)
     signs = torch.tensor([1.0, -1.0])
     changed(

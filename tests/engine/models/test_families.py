@@ -38,8 +38,8 @@ def test_family_equals_transformers(name: str, tmp_path: Path, full: bool) -> No
 
 @pytest.mark.parametrize("num_draft_tokens", [0, 3])
 def test_a_sequence_that_becomes_long_goes_on_by_the_other_rotation(num_draft_tokens: int, tmp_path: Path) -> None:
-    """LongRoPE has other angles at all positions once a sequence has more than 64 tokens. Two texts whose
-    prompts begin alike cross that length at different steps; a third text is long from the beginning."""
+    """LongRoPE has other angles at all positions once a sequence has more than 64 tokens. Texts whose
+    prompts begin alike cross that length at different steps; others are longer from the beginning."""
     model = save_tiny("phi3-longrope", tmp_path / "model")
     text = torch.randint(0, 199, (100,)).tolist()
     prompts = {"a": text[:50], "b": text[:58], "c": text[:64], "d": text[:65], "e": text}

@@ -1,7 +1,7 @@
 """Models that transformers computes over our cache: what its own attention computes, in fp32 within 1e-4.
 
-The families have no code of ours, but for one, which our own code computes, too. With --full, every family of
-transformers that a tiny configuration can be made for is either proven or refused in words.
+Some of the families have code of our own as well; for a few, the results of both are compared. With --full, every
+family of transformers that a tiny configuration can be made for is either proven or refused in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Thinking is separated from the answer however the model's text is split, and comes back with a valid signature."""
+"""Thinking is separated from the answer however the model's text is split, and is signed; a client
+can send it back only with its signature."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class OneBadSync(Segment):
 
 
 class BadFirstSegment(JournalFolder):
-    """A journal folder whose first segment fails to sync once."""
+    """A journal folder whose first segment cannot be synced, while later ones can."""
 
     num_begun = 0
 

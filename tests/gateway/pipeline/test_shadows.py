@@ -94,55 +94,55 @@ class ShadowSite:
 
 
 async def test_copies_beyond_the_running_and_waiting_bounds_are_dropped() -> None:
-    bench = ShadowSite(max_running=2)
+    site = ShadowSite(max_running=2)
     for _ in range(2 + shadows.MAX_WAITING_PER_PROJECT + 5):
-        bench.offer("a")
+        site.offer("a")
     await asyncio.sleep(0)
-    assert (len(bench.runs), bench.outcomes) == (2, {"full": 5})
+    assert (len(site.runs), site.outcomes) == (2, {"full": 5})
     for number in range(shadows.MAX_WAITING):
-        bench.offer(f"other-{number}")
-    assert bench.outcomes == {"full": 5 + shadows.MAX_WAITING_PER_PROJECT}
-    await bench.end()
-    assert bench.outcomes["answered"] == 2 + shadows.MAX_WAITING
-    assert all(run.is_closed for run in bench.runs)
+        site.offer(f"other-{number}")
+    assert site.outcomes == {"full": 5 + shadows.MAX_WAITING_PER_PROJECT}
+    await site.end()
+    assert site.outcomes["answered"] == 2 + shadows.MAX_WAITING
+    assert all(run.is_closed for run in site.runs)
 
 
 async def test_projects_take_turns() -> None:
-    bench = ShadowSite(max_running=1)
+    site = ShadowSite(max_running=1)
     for _ in range(4):
-        bench.offer("busy")
-    bench.offer("quiet")
-    await bench.end()
-    assert bench.admitted == ["busy", "busy", "quiet", "busy", "busy"]
+        site.offer("busy")
+    site.offer("quiet")
+    await site.end()
+    assert site.admitted == ["busy", "busy", "quiet", "busy", "busy"]
 
 
 async def test_a_copy_waits_until_its_target_has_room_to_spare() -> None:
-    bench = ShadowSite()
-    bench.has_room = False
-    bench.offer()
+    site = ShadowSite()
+    site.has_room = False
+    site.offer()
     await asyncio.sleep(2 * shadows.RETRY_S)
-    assert (bench.admitted, bench.outcomes, bench.shadows.is_idle) == ([], {}, False)
-    bench.has_room = True
-    await bench.end()
-    assert bench.outcomes == {"answered": 1}
+    assert (site.admitted, site.outcomes, site.shadows.is_idle) == ([], {}, False)
+    site.has_room = True
+    await site.end()
+    assert site.outcomes == {"answered": 1}
 
 
 async def test_long_prompts_that_wait_are_bounded_together() -> None:
-    bench = ShadowSite(max_running=1)
+    site = ShadowSite(max_running=1)
     for _ in range(4):
-        bench.offer(tokens=shadows.MAX_WAITING_TOKENS // 2)
-    assert bench.outcomes == {"full": 1}
-    await bench.end()
-    assert bench.outcomes == {"full": 1, "answered": 3}
+        site.offer(tokens=shadows.MAX_WAITING_TOKENS // 2)
+    assert site.outcomes == {"full": 1}
+    await site.end()
+    assert site.outcomes == {"full": 1, "answered": 3}
 
 
 async def test_a_copy_that_waited_for_too_long_is_dropped() -> None:
-    bench = ShadowSite(max_running=1, max_wait_s=0.05)
-    bench.offer()
-    bench.offer()
+    site = ShadowSite(max_running=1, max_wait_s=0.05)
+    site.offer()
+    site.offer()
     await asyncio.sleep(0.1)
-    await bench.end()
-    assert bench.outcomes == {"answered": 1, "late": 1}
+    await site.end()
+    assert site.outcomes == {"answered": 1, "late": 1}
 
 
 @pytest.mark.parametrize(
@@ -159,47 +159,47 @@ async def test_a_copy_that_waited_for_too_long_is_dropped() -> None:
     ids=str,
 )
 async def test_each_copy_has_one_outcome(refusal: GatewayError | None, error: Exception | None, outcome: str) -> None:
-    bench = ShadowSite(refusal=refusal, error=error)
-    bench.offer()
-    await bench.end()
-    assert bench.outcomes == {outcome: 1}
-    assert all(run.is_closed for run in bench.runs)
+    site = ShadowSite(refusal=refusal, error=error)
+    site.offer()
+    await site.end()
+    assert site.outcomes == {outcome: 1}
+    assert all(run.is_closed for run in site.runs)
 
 
 async def test_nothing_runs_for_a_client_that_left_or_on_a_target_that_is_gone() -> None:
-    bench = ShadowSite()
-    bench.offer(gone=True)
-    bench.offer(is_there=False)
-    await bench.end()
-    assert bench.outcomes == {"client_gone": 1, "target_gone": 1}
-    assert bench.admitted == []
+    site = ShadowSite()
+    site.offer(gone=True)
+    site.offer(is_there=False)
+    await site.end()
+    assert site.outcomes == {"client_gone": 1, "target_gone": 1}
+    assert site.admitted == []
 
 
 async def test_a_stop_aborts_what_runs_and_drops_what_waits() -> None:
-    bench = ShadowSite(max_running=1)
+    site = ShadowSite(max_running=1)
     for _ in range(3):
-        bench.offer()
+        site.offer()
     await asyncio.sleep(0)
-    await bench.shadows.stop()
-    assert bench.outcomes == {"failed": 1, "stopped": 2}
-    assert [run.is_closed for run in bench.runs] == [True]
-    bench.offer()
-    assert bench.outcomes["stopped"] == 3
-    assert bench.shadows.is_idle
+    await site.shadows.stop()
+    assert site.outcomes == {"failed": 1, "stopped": 2}
+    assert [run.is_closed for run in site.runs] == [True]
+    site.offer()
+    assert site.outcomes["stopped"] == 3
+    assert site.shadows.is_idle
 
 
 async def test_no_copy_runs_with_a_bound_of_zero() -> None:
-    bench = ShadowSite(max_running=0)
-    bench.offer()
-    assert bench.outcomes == {"stopped": 1}
+    site = ShadowSite(max_running=0)
+    site.offer()
+    assert site.outcomes == {"stopped": 1}
 
 
 async def test_a_copy_is_offered_once_and_after_its_request_is_closed() -> None:
-    bench, steps = ShadowSite(), list[str]()
+    site, steps = ShadowSite(), list[str]()
     caller = principal("a")
     context = RequestContext(principal=caller, request_id="req_1", model="m", endpoint="/v1/completions")
     shadow = Shadow(context, ASKED, 1, None, caller, steps.append)
-    close = bench.shadows.offer_after(lambda: steps.append("closed"), shadow)
+    close = site.shadows.offer_after(lambda: steps.append("closed"), shadow)
     close()
     close()
     assert steps == ["closed", "target_gone", "closed"]

@@ -61,7 +61,9 @@ async def test_a_reply_of_an_experiment_can_be_voted_on_at_once(lab: Lab) -> Non
     assert HEADER not in plain.headers
 
 
-async def test_a_unit_that_is_not_analysed_gets_the_control_and_is_counted_by_reason(lab: Lab) -> None:
+async def test_a_request_outside_the_analysis_gets_the_control_or_the_arm_it_names_and_is_counted_by_reason(
+    lab: Lab,
+) -> None:
     made = await lab.start(coverage=5_000)
     covered = [f"user-{number}" for number in range(200) if assign(made.split, f"user-{number}", b"").is_analysed]
     outside = next(f"user-{number}" for number in range(200) if f"user-{number}" not in covered)

@@ -1,5 +1,5 @@
-"""Tenants and operators may direct a gateway to public addresses alone, and it connects to the address that was
-checked."""
+"""A URL from others leads this process to public addresses alone, unless private ones are allowed, and to the very
+address that was checked."""
 
 from __future__ import annotations
 

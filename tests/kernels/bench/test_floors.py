@@ -16,7 +16,7 @@ def test_a_floor_is_the_longer_of_bytes_and_operations() -> None:
 
 
 def test_an_adapter_of_rank_16_on_all_of_llama_8b_is_84_megabytes() -> None:
-    """An adapter's floor without any row is the time to read the adapter's weights."""
+    """The work of an adapter without any row is to read the adapter's weights."""
     groups = [(4096, (4096, 1024, 1024)), (4096, (4096,)), (4096, (14336, 14336)), (14336, (4096,))]
     layer = [lora_work([(0, 16)], width, sizes, 2) for width, sizes in groups]
     assert 32 * sum(work.num_bytes for work in layer) == 83_886_080
