@@ -40,7 +40,7 @@ class _Burn(NamedTuple):
     """The rate of errors, as a multiple of the rate that uses up the budget in exactly 30 days."""
     severity: Literal["page", "ticket"]
     lasts: str
-    """How long the rate has to be exceeded before the alert fires, as `Alert.lasts`."""
+    """The time for which the rate has to be exceeded before the alert fires, as `Alert.lasts`."""
 
 
 BURNS = (

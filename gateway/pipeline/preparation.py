@@ -103,8 +103,8 @@ class Preparation:
         capabilities, sampling = model.capabilities, request.sampling
         has_ids = "token_ids" in capabilities.features
         # A server that renders the conversation itself reads the calls as well. Grammars of calls know no channels.
-        may_be_in_channels = has_ids and model.tokenizer.calls_in_channels and sampling.grammar is None
-        may_be_in_channels = may_be_in_channels and not request.style.with_special
+        is_free = sampling.grammar is None and not request.style.with_special
+        may_be_in_channels = is_free and has_ids and model.tokenizer.calls_in_channels
         if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)

@@ -126,8 +126,9 @@ class Tokenizer:
         described = None
         try:
             if self.tools.is_native:
-                # A message that the model continues stays as it is.
-                continued = messages[-1:] if rendering.continue_final_message else []
+                # A message that the model continues keeps the thinking in its content.
+                keeps_last = rendering.continue_final_message and self.tools.history == "pairs"
+                continued = messages[-1:] if keeps_last else []
                 messages = as_the_template_reads(messages[: len(messages) - len(continued)], self.tools) + continued
                 described = [tool.described() for tool in tools] or None
             else:

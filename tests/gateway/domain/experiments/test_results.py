@@ -82,7 +82,7 @@ def test_a_treatment_that_is_not_delivered_is_seen() -> None:
 
 
 def test_a_different_answer_rate_is_shown_beside_the_effect() -> None:
-    """Both arms are liked alike, but people who dislike the treatment vote more often, so that it looks worse."""
+    """People like both arms alike, but those who dislike the treatment vote more often, so that it looks worse."""
     shown = results_from(tally((successes(500, 300), successes(620, 300))))
     assert shown.comparisons[0].effect.effect < -0.1
     assert shown.comparisons[0].answered == (0.1, 0.124)
