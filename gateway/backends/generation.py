@@ -37,6 +37,8 @@ class Generation(msgspec.Struct, frozen=True):
     """The project whose own key the server is asked with; "" is the key of the pool."""
     trace: str = ""
     """The span that the request belongs to, as W3C's `traceparent` has it; "" for none."""
+    is_whole: bool = False
+    """True if nobody looks at the completions before their ends, so that a backend may yield many tokens at once."""
 
     @property
     def prompt_tokens(self) -> int:

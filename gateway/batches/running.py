@@ -197,6 +197,7 @@ class RunningLines:
         batch = self._batch
         custom_id = ""
         try:
+            await self._tools.beginnings.turn()
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line

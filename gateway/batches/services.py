@@ -11,6 +11,7 @@ from gateway.files.content import FileContent
 from gateway.files.service import Files
 from gateway.observability.batch_metrics import BatchMetrics
 from gateway.support.cipher import Cipher
+from gateway.support.paced_calls import PacedCalls
 
 
 class BatchServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,4 +25,6 @@ class BatchServices(msgspec.Struct, frozen=True, kw_only=True):
     runner: LineRunner
     feed: Feed
     max_line_bytes: int
+    beginnings: PacedCalls = msgspec.field(default_factory=PacedCalls)
+    """The turns in which lines of all batches begin: engines want many at once."""
     metrics: BatchMetrics

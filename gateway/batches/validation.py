@@ -6,6 +6,7 @@ The event loop passes bytes on and parses none of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -24,8 +25,8 @@ log = structlog.get_logger(__name__)
 MAX_LINE_BYTES = 4 << 20
 """The longest line that the process writes."""
 
-SLICE_BYTES = 1 << 18
-PAUSE_S = 0.01
+SLICE_BYTES = 1 << 16
+PAUSE_S = 0.004
 """Seconds of pause after each slice of a file, which spreads out the work in this process and the database."""
 
 
@@ -71,6 +72,7 @@ async def check_file(
         limit=MAX_LINE_BYTES,
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
     )
+    _lower_priority(process.pid)
     feeding = asyncio.create_task(_write_pieces(process, pieces))
     try:
         verdict = await _store(database, batch, process)
@@ -84,6 +86,14 @@ async def check_file(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def _lower_priority(pid: int) -> None:
+    """Let every other process go before this one, whose start alone would hold them up for a tenth of a second."""
+    with contextlib.suppress(OSError):  # it has ended already, or a sandbox refuses it
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+        if hasattr(os, "SCHED_IDLE"):  # Linux: whoever wakes takes the processor at once, not after its slice
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 
 async def _write_pieces(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> None:

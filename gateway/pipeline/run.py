@@ -289,17 +289,27 @@ class Run:
     def _is_plain(self) -> bool:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
+    @property
+    def _is_untimed(self) -> bool:
+        """Tell whether nobody counts a prompt's items or notes when each comes."""
+        return not self.thinks and self.call is None and self.took is None and self.hedging is None
+
     def _unanswered_hook(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
         """Return the function to call where a prompt is not answered: the first prompt stands for the request."""
         return self.on_unanswered if prepared is self._prepared[0] else None
 
     def _source(
-        self, prepared: Prepared, *, may_restart: bool, is_followed: Callable[[GatewayError], bool] = has_no_successor
+        self,
+        prepared: Prepared,
+        *,
+        may_restart: bool,
+        is_whole: bool = False,
+        is_followed: Callable[[GatewayError], bool] = has_no_successor,
     ) -> AsyncGenerator[Item | Restarted]:
         """Return the items of a prompt, which may have begun.
 
-        may_restart: True if the reader can begin anew after some items. is_followed: tells whether something else takes
-        the prompt after an error, and is billed.
+        may_restart: True if the reader can begin anew after some items. is_whole: as `Generation.is_whole`.
+        is_followed: tells whether something else takes the prompt after an error, and is billed.
         """
         is_first = prepared is self._prepared[0]
         if is_first and self._begun is not None:
@@ -308,9 +318,10 @@ class Run:
         begin: Callable[..., AsyncGenerator[Item | Restarted]] = generate_items
         if self.hedging is not None and len(self._prepared) == 1:
             begin = partial(generate_hedged, hedging=self.hedging)
+        generation = prepared.generation
         source = begin(
             self._pool,
-            prepared.generation,
+            msgspec.structs.replace(generation, is_whole=True) if is_whole else generation,
             self._budget,
             on_unanswered=self._unanswered_hook(prepared),
             may_restart=may_restart,
@@ -385,7 +396,7 @@ class Run:
         prepared = self._prepared[index]
         num_choices = prepared.generation.request.n
         collector = self._collector(prepared)
-        items = self._source(prepared, may_restart=True)
+        items = self._source(prepared, may_restart=True, is_whole=self._is_untimed)
         try:
             self._context.check()
             async for item in items:

@@ -38,6 +38,11 @@ class Backlog:
     def __bool__(self) -> bool:
         return bool(self._latest or self._encoded)
 
+    @property
+    def is_full(self) -> bool:
+        """Tell whether so many deltas wait that more of them would be joined and encoded."""
+        return len(self._latest) >= self._max_apart or bool(self._encoded)
+
     def add(self, delta: Delta) -> None:
         """Add a delta; encode it together with others if many wait."""
         self._latest.append(delta)

@@ -133,9 +133,11 @@ class EngineBackend:
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
-        return items_of(
-            self.deltas(generation.request, generation.trace), generation, self._model.tokenizer, self.stop_at
+        can_stop_here = bool(generation.stop) or generation.tools is not None  # each token is looked at when it comes
+        deltas = self._requests.deltas(
+            generation.request, generation.trace, is_whole=generation.is_whole and not can_stop_here
         )
+        return items_of(deltas, generation, self._model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
         """Return the embedding of one prompt, as `Backend.embed`.

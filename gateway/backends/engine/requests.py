@@ -23,6 +23,7 @@ from gateway.backends.usage import Count, UsageSink
 from gateway.backends.used import UsedAmounts
 from gateway.backends.window import Window
 from gateway.domain.errors import ReadTooSlowly
+from gateway.support.paced_calls import PacedCalls
 
 WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits for a place in the engine's window, and for an earlier attempt at it to end
@@ -55,24 +56,27 @@ class EngineRequests:
         self._full_for_s = full_for_s
         self._streams: dict[str, EngineStream] = {}
         self._used = UseCounter()
+        self._batch_lines = PacedCalls()
 
-    async def deltas(self, request: GenerateRequest, trace: str = "") -> AsyncGenerator[list[Delta] | Final]:
+    async def deltas(
+        self, request: GenerateRequest, trace: str = "", *, is_whole: bool = False
+    ) -> AsyncGenerator[list[Delta] | Final]:
         """Yield the deltas that came since the last item, then exactly one Final.
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
 
-        trace: the parent of the engine's spans; "" for none.
+        trace: the parent of the engine's spans; "" for none. is_whole: True: deltas come many at a time and joined.
 
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._wait_for_earlier(request.request_id)
         await self._take_place(request)
-        stream, has_begun = self._begin(request, trace), False
+        stream = self._begin(request, trace, is_whole=is_whole)
         try:
             while not isinstance(item := await stream.take(), Final):
-                has_begun = True
                 yield item
+            has_begun = stream.first_token_s is not None
             if stream.lost or (item.error is not None and _is_unanswered(item.error, has_begun=has_begun)):
                 self._streams.pop(request.request_id)
                 raise self._recorder.unanswered(stream, item)
@@ -169,10 +173,11 @@ class EngineRequests:
         self._condition.check_ready()
         self._condition.check_understands(request)
 
-    def _begin(self, request: GenerateRequest, trace: str) -> EngineStream:
+    def _begin(self, request: GenerateRequest, trace: str, *, is_whole: bool) -> EngineStream:
         """Send a request. If the engine is gone meanwhile, the request ends at once."""
         engine_id, now_s = self._condition.engine_id, asyncio.get_running_loop().time()
-        stream = EngineStream(request, engine_id, now_s, [0] * request.n, backlog=Backlog(request.n))
+        backlog = Backlog(request.n)
+        stream = EngineStream(request, engine_id, now_s, [0] * request.n, is_whole=is_whole, backlog=backlog)
         self._streams[request.request_id] = stream
         self._sink.dispatched(request, engine_id)  # before any engine can work on it, whoever dies in between
         try:
@@ -211,9 +216,12 @@ class EngineRequests:
         if stream.abandoned:
             self._settle(stream, final)
             stream.wake()  # an attempt that waits for this one's end
-        else:
-            stream.final = final
+            return
+        stream.final = final
+        if stream.request.batch is None:
             stream.wake()
+        else:  # an engine ends many lines of batches in one step, and nobody waits for their replies
+            self._batch_lines.call(stream.wake)
 
     def _settle(self, stream: EngineStream, final: Final) -> Final:
         """Record the usage of a request, once, and return the final as it was recorded."""

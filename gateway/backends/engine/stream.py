@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from engine.protocol import Delta, Final, GenerateRequest, Usage
-from gateway.backends.engine.backlog import MAX_UNREAD_BYTES, Backlog
+from gateway.backends.engine.backlog import MAX_UNREAD_BYTES, Backlog, join_deltas
 from gateway.backends.usage import Count
 from gateway.domain.errors import ShuttingDown
 
@@ -41,6 +41,8 @@ class EngineStream(msgspec.Struct, eq=False):
     """True if the engine is gone, so that the final was made up here."""
     is_cut_off: bool = False
     """True if this gateway stops: the reader gets ShuttingDown once it has read what came."""
+    is_whole: bool = False
+    """True if the reader takes many deltas at once, joined: once the backlog is full, and at the end."""
     backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
@@ -60,7 +62,8 @@ class EngineStream(msgspec.Struct, eq=False):
             return
         self.backlog.add(delta)
         self._watch_size(now_s, full_for_s)
-        self.wake()
+        if not self.is_whole or self.backlog.is_full:
+            self.wake()
 
     def wake(self) -> None:
         """Let the reader go on, if it waits."""
@@ -72,11 +75,11 @@ class EngineStream(msgspec.Struct, eq=False):
 
         Raises ShuttingDown: when the stream was cut off.
         """
-        while not self.backlog and self.final is None and not self.is_cut_off:
+        while not self._has_deltas and self.final is None and not self.is_cut_off:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
         if deltas := self.backlog.take():
-            return deltas
+            return join_deltas(deltas) if self.is_whole else deltas
         if self.final is not None:
             return self.final
         assert self.is_cut_off
@@ -119,6 +122,11 @@ class EngineStream(msgspec.Struct, eq=False):
         until_s: the time by the clock of `submitted_s`; None where it has not come.
         """
         return None if until_s is None else (until_s - self.submitted_s) * 1e3
+
+    @property
+    def _has_deltas(self) -> bool:
+        """Tell whether there are deltas that the reader takes now."""
+        return self.backlog.is_full if self.is_whole else bool(self.backlog)
 
     @property
     def _num_kept_tokens(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,7 @@ LINES, BYTES = 400, 400_000
 MAX_CHECK_S, MAX_MB, MAX_SLOWER, MAX_GET_MS, MAX_OLD_S, MAX_CANCEL_S = 20.0, 64, 1.25, 10.0, 1.0, 5.0
 CHATS_PER_S = 40
 ROUNDS = 5
+LOOK_EVERY_S = 0.05
 BATCHES, FULL_BATCHES, TOKENS = 6, 100, 20
 AT_ONCE, GET_EVERY_S = 20, 0.03  # a project may ask for 50 a second
 
@@ -173,27 +175,34 @@ async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobo
             id = await create_batch(api, file_id)
             while (batch := await read_batch(api, id))["status"] == "validating":
                 memory.look()
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOOK_EVERY_S)
             took_s.append(time.monotonic() - began_s)
             took_mb.append(memory.most_mb())
             ended.set()
-            beside_ms += await asking
+            beside_ms.append(p99(await asking))
             assert batch["status"] == "failed"
             assert [(error["code"], error["line"]) for error in batch["errors"]["data"]] == [
                 ("invalid_json_line", num_lines)
             ]
             ended.clear()
             asyncio.get_running_loop().call_later(took_s[-1], ended.set)
-            alone_ms += await latencies_ms(connection, chat, ended)
+            asking = asyncio.create_task(latencies_ms(connection, chat, ended))
+            while not ended.is_set():  # the same looks as beside the check, which alone is the difference
+                await read_batch(api, id)
+                memory.look()
+                await asyncio.sleep(LOOK_EVERY_S)
+            alone_ms.append(p99(await asking))
         connection.close()
     if full:
+        slower = [beside / alone for beside, alone in zip(beside_ms, alone_ms, strict=True)]
         figure(
             f"{num_lines:,} lines, {len(wrong) / 1e6:.0f} MB: checked in {max(took_s):.1f} s at the most, "
-            f"{max(took_mb):.0f} MB; p99 of chats {p99(beside_ms):.1f} ms beside, {p99(alone_ms):.1f} alone"
+            f"{max(took_mb):.0f} MB; p99 of chats {statistics.median(beside_ms):.1f} ms beside, "
+            f"{statistics.median(alone_ms):.1f} alone, by rounds {', '.join(f'{ratio:.2f}' for ratio in slower)}"
         )
         assert max(took_s) <= MAX_CHECK_S
         assert max(took_mb) <= MAX_MB
-        assert p99(beside_ms) <= MAX_SLOWER * p99(alone_ms)
+        assert statistics.median(slower) <= MAX_SLOWER
 
 
 async def test_a_large_batch_is_cancelled_soon_and_makes_no_token_afterwards(site: Site, full: bool) -> None:
