@@ -104,6 +104,7 @@ long-scheduler: $(VENV)/.installed-dev
 # hostile grammars cause: minutes.
 #     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
+	@test -d "$(SUITE)" || { echo "SUITE= has to name the folder tests/draft2020-12 of JSON-Schema-Test-Suite" >&2; exit 1; }
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
 # 100,000 requests that Schemathesis makes of the document, to all operations but one: hours. FIRST_SEED is another,

@@ -140,7 +140,7 @@ class AdapterSite:
         for name, version in promised.ready:
             assert (await self._version(name, version))["state"] == "ready"
         for name in listed.keys() & touched:
-            await self._check_servable(name, listed[name]["version"])
+            await self._check_servable(name)
 
     async def settle(self) -> UnfinishedTasks:
         """Complete all interrupted work by moving time forward; return what there was.
@@ -188,21 +188,35 @@ class AdapterSite:
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
 
-    async def _check_servable(self, name: str, current: int | None) -> None:
+    async def _check_servable(self, name: str) -> None:
         """Check that each ready version answers under its own number, and that every other version is not found.
 
-        current: the number of the current version; None: there is none.
+        A gateway that has just started goes on with imports: where one ends meanwhile, the check begins anew.
         """
+        answers, expected = dict[str, tuple[int, str | None]](), await self._servable(name)
+        while set(answers) != set(expected):
+            answers = {asked: await self._ask(asked) for asked in expected}
+            if (now := await self._servable(name)) != expected:
+                answers, expected = {}, now
+        assert answers == {
+            asked: (200, f"{name}@{number}") if number else (404, None) for asked, number in expected.items()
+        }
+
+    async def _servable(self, name: str) -> dict[str, int | None]:
+        """Return the number of the version that is to answer, by each name that an adapter can be asked for under."""
         model = f"{BASE}:{name}"
-        expected = {model: current}
+        (current,) = [each["version"] for each in await self._list("adapters") if each["name"] == name]
+        servable: dict[str, int | None] = {model: current}
         for version in await self._list(f"adapters/{name}/versions"):
             number = version["version"]
-            expected[f"{model}@{number}"] = number if version["state"] == "ready" else None
-        for asked, number in expected.items():
-            body = {"model": asked, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-            reply = await self._tenant.post("/v1/chat/completions", json=body)
-            assert reply.status_code == (200 if number else 404), (asked, reply.text)
-            assert reply.headers.get("x-lorikeet-adapter") == (f"{name}@{number}" if number else None)
+            servable[f"{model}@{number}"] = number if version["state"] == "ready" else None
+        return servable
+
+    async def _ask(self, model: str) -> tuple[int, str | None]:
+        """Send a chat to an adapter; return the reply's status and the version that answered."""
+        body = {"model": model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+        reply = await self._tenant.post("/v1/chat/completions", json=body)
+        return reply.status_code, reply.headers.get("x-lorikeet-adapter")
 
     async def _verify(self) -> dict[str, Any]:
         reply = await self._operator.post("/v1/organization/adapters/verify")

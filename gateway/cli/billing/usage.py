@@ -56,6 +56,8 @@ def register(verbs: Verbs) -> None:
 def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
+    if arguments.embeddings and "service_tier" in (arguments.by or ()):
+        raise WrongUsage("--by service_tier: embeddings have no service tiers; leave out --embeddings or that field")
     kind = "embeddings" if arguments.embeddings else "completions"
     with AdminClient.from_environment(environ) as client:
         params: dict[str, Any] = {"bucket_width": arguments.width}

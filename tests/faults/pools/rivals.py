@@ -104,8 +104,9 @@ async def _rows(dsn: str, folder: Path, addresses: list[str]) -> None:
 async def ask(
     port: int, key: Key, prompt: list[int], max_tokens: int, *, model: str = POOL
 ) -> tuple[int | None, int, str]:
-    """Send a streamed request over a new connection. Return ms to the first text (or None), the number of chunks, the
-    last line.
+    """Send a streamed request over a new connection.
+
+    Return the milliseconds to its first text (None if none came), max_tokens, and the last line of the reply.
 
     max_tokens: the tokens of the answer.
     """

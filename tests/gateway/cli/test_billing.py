@@ -166,6 +166,7 @@ async def test_a_tenant_is_switched_to_prepaid_and_back(lorikeet: Cli, acme: Boo
         ("delivery set x --folder y --kind foo", "choose from"),
         ("stripe-customer acme acme", "begins with cus_"),
         ("reconcile --write-off journal_x", "go together"),
+        ("usage --embeddings --by service_tier", "--by service_tier: embeddings have no service tiers"),
         ("export usage --period foo", "expected a month such as 2026-10"),
         ("export usage --period 2025-10 --format focus", "--format: expected csv"),
         ("export invoice --period 2025-10-01", "a whole month"),
