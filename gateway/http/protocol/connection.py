@@ -7,6 +7,7 @@ Uvicorn promises nothing of most names that are used here, so its minor version 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -299,14 +300,25 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close an idle connection.
 
-        A new connection stays open for LAST_HEAD_S, since its first request may be on the way: a client whose
-        connection closes cannot tell whether the request was begun, and so must not repeat it.
+        A new connection stays open for LAST_HEAD_S, since its first request may be on the way, and so does one whose
+        next request has come and is not read yet: a client whose connection closes cannot tell whether the request was
+        begun, and so must not repeat it.
         """
-        if self._state == (State.HEAD, None) and not self._is_stopping:
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if not self._is_stopping and (self._state == (State.HEAD, None) or (is_idle and self._has_unread())):
             self._is_stopping = True
             self.loop.call_later(LAST_HEAD_S, self.shutdown)
         else:
             super().shutdown()
+
+    def _has_unread(self) -> bool:
+        """Tell whether bytes of the client, or the end of them, wait in the kernel."""
+        connected = self.transport.get_extra_info("socket")
+        if connected is None:
+            return False
+        poll = select.poll()
+        poll.register(connected.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         super()._start_asgi_task(cycle, with_fitted_replies(cycle, app))

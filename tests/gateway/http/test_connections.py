@@ -46,7 +46,8 @@ async def hello() -> str:
 
 
 @pytest.fixture
-async def url() -> AsyncIterator[str]:
+async def running() -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """Give a server and its port."""
     app = Application(
         metrics=Metrics(CollectorRegistry()), route_handlers=[hello], openapi_config=None, logging_config=None
     )
@@ -57,10 +58,15 @@ async def url() -> AsyncIterator[str]:
     settings = Settings(max_connections_per_address=MAX_CONNECTIONS, drain_seconds=1)
     server = uvicorn.Server(server_config(settings, app))
     serving = asyncio.create_task(server.serve([listener]))
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    yield server, listener.getsockname()[1]
     server.should_exit = True
     await serving
     listener.close()
+
+
+@pytest.fixture
+def url(running: tuple[uvicorn.Server, int]) -> str:
+    return f"http://127.0.0.1:{running[1]}"
 
 
 async def test_a_connection_too_many_gets_429_and_room_comes_back(url: str) -> None:
@@ -78,3 +84,24 @@ async def test_a_connection_too_many_gets_429_and_room_comes_back(url: str) -> N
                 pass
         for client in clients[1:]:
             await client.aclose()
+
+
+async def test_a_request_that_has_come_when_its_idle_connection_is_closed_is_answered(
+    running: tuple[uvicorn.Server, int],
+) -> None:
+    server, port = running
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    (reader, writer), (idle, idle_writer) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    async with asyncio.timeout(PATIENCE_S):
+        for each in (writer, idle_writer):
+            each.write(request)
+        for each in (reader, idle):
+            await each.readuntil(b"hello")
+        writer.write(request)  # it reaches the kernel at once, and the server has no turn of the loop to read it
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        reply = await reader.read()
+        assert reply.startswith(b"HTTP/1.1 200") and b"connection: close" in reply.lower()
+        assert await idle.read() == b""
+    for each in (writer, idle_writer):
+        each.close()
