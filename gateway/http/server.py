@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -23,6 +24,11 @@ log = structlog.get_logger(__name__)
 
 ENDING_S = 2.0
 """Seconds at the end of the drain in which the remaining requests are ended; in a short drain, its second half."""
+
+BEGINNING_TURNS = 3
+"""The turns of the event loop after which an accepted connection is among those that a stop closes."""
+
+MAX_ACCEPT_TURNS = 200
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +85,29 @@ class Server(UvicornServer):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests finish within the drain, then end the rest."""
         self._stages.begin_drain()
+        await self._accept_waiting()
         ending = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
+
+    async def _accept_waiting(self) -> None:
+        """Accept the connections that wait in the kernel, which closes them along with the listener.
+
+        After MAX_ACCEPT_TURNS turns of the event loop the listener is closed all the same.
+        """
+        poll = select.poll()
+        for server in self.servers:
+            for listener in server.sockets:
+                poll.register(listener.fileno(), select.POLLIN)
+        num_quiet = 0
+        for _ in range(MAX_ACCEPT_TURNS):
+            num_quiet = 0 if poll.poll(0) else num_quiet + 1
+            if num_quiet > BEGINNING_TURNS:
+                return
+            await asyncio.sleep(0)
 
     async def _end_requests(self) -> None:
         """End requests in order: first those on which engines work, then all that have no reply yet.
