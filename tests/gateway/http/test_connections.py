@@ -16,6 +16,7 @@ from gateway.assembly.app import server_config
 from gateway.domain.tenancy.addresses import parse_network
 from gateway.http.envelope import Application
 from gateway.http.protocol.cap import ConnectionCap
+from gateway.http.server import Server, Stages
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S
@@ -105,3 +106,25 @@ async def test_a_request_that_has_come_when_its_idle_connection_is_closed_is_ans
         assert await idle.read() == b""
     for each in (writer, idle_writer):
         each.close()
+
+
+async def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered() -> None:
+    app = Application(
+        metrics=Metrics(CollectorRegistry()), route_handlers=[hello], openapi_config=None, logging_config=None
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    stages = Stages(leave=lambda: None, begin_drain=lambda: None, end_generation=lambda: None)
+    server = Server(server_config(Settings(), app), app, stages, drain_s=PATIENCE_S)
+    serving = asyncio.create_task(server.serve([listener]))
+    async with asyncio.timeout(PATIENCE_S):
+        while not server.started:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            stopping = asyncio.create_task(server.shutdown([listener]))  # it has had no turn to accept the client
+            reader, writer = await asyncio.open_connection(sock=client.dup())
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        await stopping
+    server.should_exit = True
+    await serving
