@@ -181,7 +181,9 @@ def test_a_header_without_an_end_takes_no_memory(tokenizer: Tokenizer) -> None:
     tracemalloc.start()
     try:
         assert not any(detokenizer.push(ids) for _ in range(50_000))
-        assert tracemalloc.get_traced_memory()[1] < 300_000  # what came is more: 600,000 bytes of headers
+        kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/gateway/text/*")])
+        sizes = [line.size for line in kept.statistics("lineno")]  # of this code: other threads allocate, too
+        assert sum(sizes) < 100_000
     finally:
         tracemalloc.stop()
     assert detokenizer.push(tokenizer.encode_text(message("final", "Ok."))) == "Ok."
