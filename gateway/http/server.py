@@ -28,7 +28,9 @@ ENDING_S = 2.0
 BEGINNING_TURNS = 3
 """The turns of the event loop after which an accepted connection is among those that a stop closes."""
 
-MAX_ACCEPT_TURNS = 200
+MAX_ACCEPT_S = 5.0
+"""The most seconds of a stop in which waiting connections are accepted; in a short drain, a quarter of it. The event
+loop accepts one in each of its turns, and a full queue has thousands."""
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,25 +87,27 @@ class Server(UvicornServer):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests finish within the drain, then end the rest."""
         self._stages.begin_drain()
-        await self._accept_waiting()
         ending = asyncio.create_task(self._end_requests())
         try:
+            await self._accept_waiting()
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _accept_waiting(self) -> None:
-        """Accept the connections that wait in the kernel, which closes them along with the listener.
+        """Accept the connections that wait in the kernel, which closes them along with the last copy of the listener.
 
-        After MAX_ACCEPT_TURNS turns of the event loop the listener is closed all the same.
+        After MAX_ACCEPT_S the listener is closed all the same.
         """
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + min(MAX_ACCEPT_S, self._drain_s / 4)
         poll = select.poll()
         for server in self.servers:
             for listener in server.sockets:
                 poll.register(listener.fileno(), select.POLLIN)
         num_quiet = 0
-        for _ in range(MAX_ACCEPT_TURNS):
+        while loop.time() < ends_at_s and not self._forced.is_set():
             num_quiet = 0 if poll.poll(0) else num_quiet + 1
             if num_quiet > BEGINNING_TURNS:
                 return

@@ -301,11 +301,12 @@ class Connection(HttpToolsProtocol):
         """Close an idle connection.
 
         A new connection stays open for LAST_HEAD_S, since its first request may be on the way, and so does one whose
-        next request has come and is not read yet: a client whose connection closes cannot tell whether the request was
-        begun, and so must not repeat it.
+        next request has begun to come, whether or not it is read yet: a client whose connection closes cannot tell
+        whether the request was begun, and so must not repeat it.
         """
         is_idle = self.cycle is None or self.cycle.response_complete
-        if not self._is_stopping and (self._state == (State.HEAD, None) or (is_idle and self._has_unread())):
+        is_in_head = self._state is not None and self._state[0] is State.HEAD
+        if not self._is_stopping and (is_in_head or (is_idle and self._has_unread())):
             self._is_stopping = True
             self.loop.call_later(LAST_HEAD_S, self.shutdown)
         else:

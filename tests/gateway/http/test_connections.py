@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import uvicorn
+import uvloop
 from litestar import get
 from prometheus_client import CollectorRegistry
 
@@ -108,23 +110,57 @@ async def test_a_request_that_has_come_when_its_idle_connection_is_closed_is_ans
         each.close()
 
 
-async def test_a_connection_that_waits_to_be_accepted_when_the_server_stops_is_answered() -> None:
+async def test_a_head_of_which_a_part_was_read_when_its_connection_is_closed_is_answered(
+    running: tuple[uvicorn.Server, int],
+) -> None:
+    server, port = running
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE_S):
+        writer.write(request)
+        await reader.readuntil(b"hello")
+        writer.write(request[:9])
+        (connection,) = server.server_state.connections
+        while connection._is_silent:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+        connection.shutdown()
+        writer.write(request[9:])
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+@pytest.mark.parametrize("num_clients", [1, 300])
+def test_connections_that_wait_to_be_accepted_when_the_server_stops_are_answered(num_clients: int) -> None:
+    """On the loop of a gateway, which accepts one connection in each of its turns."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_stop_with_waiting_clients(num_clients))
+
+
+async def _stop_with_waiting_clients(num_clients: int) -> None:
     app = Application(
         metrics=Metrics(CollectorRegistry()), route_handlers=[hello], openapi_config=None, logging_config=None
     )
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=num_clients)
     stages = Stages(leave=lambda: None, begin_drain=lambda: None, end_generation=lambda: None)
     server = Server(server_config(Settings(), app), app, stages, drain_s=PATIENCE_S)
     serving = asyncio.create_task(server.serve([listener]))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S), contextlib.AsyncExitStack() as stack:
         while not server.started:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
-        with socket.create_connection(listener.getsockname()) as client:
+        clients = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(num_clients)]
+        for client in clients:
             client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            stopping = asyncio.create_task(server.shutdown([listener]))  # it has had no turn to accept the client
-            reader, writer = await asyncio.open_connection(sock=client.dup())
-            assert (await reader.read()).startswith(b"HTTP/1.1 200")
-            writer.close()
+        stopping = asyncio.create_task(server.shutdown([listener]))  # it has had no turn to accept the clients
+        replies = await asyncio.gather(*map(_read_all, clients))
+        assert [reply[:12] for reply in replies] == [b"HTTP/1.1 200"] * num_clients
         await stopping
     server.should_exit = True
     await serving
+
+
+async def _read_all(client: socket.socket) -> bytes:
+    reader, writer = await asyncio.open_connection(sock=client.dup())
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
