@@ -98,7 +98,8 @@ class EngineRequests:
 
     def oldest_wait_s(self) -> float:
         """Return the age of the oldest request that has no token yet; 0 where none waits. Any thread may ask."""
-        waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
+        streams = self._streams.values()
+        waiting = [each.submitted_s for each in streams if each.first_token_s is None and each.final_s is None]
         return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # as the loop's clock is
 
     def take_used(self) -> list[UsedAmounts]:
@@ -218,7 +219,7 @@ class EngineRequests:
             stream.wake()  # an attempt that waits for this one's end
             return
         stream.final = final
-        if stream.request.batch is None:
+        if stream.request.batch is None or stream.lost:  # lost usage is known before an engine is there again
             stream.wake()
         else:  # an engine ends many lines of batches in one step, and nobody waits for their replies
             self._batch_lines.call(stream.wake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.protocol import (
     AckUsage,
     AdapterProbe,
     AdapterStatus,
+    BatchTerms,
     CallableTool,
     CallGrammar,
     Delta,
@@ -628,6 +630,46 @@ async def test_each_call_about_an_adapter_that_is_lost_gets_an_error_of_its_own(
     calls.lost(lambda: not_ready("it is gone"))
     first, second = await asyncio.gather(*asking, return_exceptions=True)
     assert isinstance(first, Overloaded) and isinstance(second, Overloaded) and first is not second
+
+
+async def run_lines(backend: EngineBackend, engine: ScriptedEngine, ids: list[str], hold_s: float) -> asyncio.Future:
+    """Begin lines of a batch, at the end of each of which the event loop is held for a while."""
+
+    async def run(request_id: str) -> None:
+        with contextlib.suppress(GatewayError):
+            await read(backend, msgspec.structs.replace(request(request_id), batch=BatchTerms()))
+        time.sleep(hold_s)  # noqa: ASYNC251 - the work that holds the loop
+
+    reading = asyncio.gather(*map(run, ids))
+    for _ in ids:
+        await engine.expect(Submit)
+    return reading
+
+
+async def test_lines_of_batches_that_a_backend_lost_are_given_up_once_an_engine_is_there(
+    engine, backend, endpoint, sink
+):
+    await make_ready(backend, engine)
+    ids = ["req_1", "req_2", "req_3"]
+    reading = await run_lines(backend, engine, ids, hold_s=0.3)
+    engine.close()
+    await until(lambda: not backend.health().ready)
+    successor = ScriptedEngine(endpoint)
+    await make_ready(backend, successor)
+    await reading
+    await until(lambda: sorted(sink.given_up_ids) == ids)
+    successor.close()
+
+
+async def test_a_line_whose_reply_has_come_does_not_count_as_waiting(engine, backend):
+    await make_ready(backend, engine)
+    ids = ["req_1", "req_2", "req_3"]
+    reading = await run_lines(backend, engine, ids, hold_s=0.1)
+    assert backend.oldest_wait_s() > 0
+    await engine.send(StepOutputs([], [final(id, completion=0, reason="stop") for id in ids]))
+    await until(lambda: backend.num_in_flight == 0)
+    assert not reading.done() and backend.oldest_wait_s() == 0.0
+    await reading
 
 
 async def test_requests_that_a_backend_lost_are_given_up_when_it_is_stopped(engine, backend, sink):
