@@ -204,8 +204,11 @@ class Feed:
         """Tell whether deadlines are in danger at any pool."""
         return any(pool.is_urgent for pool in self._pools.values())
 
-    def take(self, model: str, asker: Asker) -> Place | None:
-        """Take a place for a line of a model; return None where there is none now. The place is returned to `give`."""
+    def take(self, model: str, asker: Asker, *, may_begin: bool = True) -> Place | None:
+        """Take a place for a line of a model; return None where there is none now. The place is returned to `give`.
+
+        may_begin: False: this gateway can begin no line now, so that the batch waits for a place.
+        """
         name, now_s = base_of(model), self._clock()
         for each in [name] if name in self._credited else list(self._credited):
             pool = self._pool(each)
@@ -219,7 +222,7 @@ class Feed:
             by_deadline = pool.is_urgent and pool.num_urgent < TURN_EVERY - 1
             others = pool.holding(now_s)
             if _is_first(asker, pool) if by_deadline else pool.turns.is_turn_of(asker.project_id, others):
-                credit = self._credited[each].take_batch_credit()
+                credit = may_begin and self._credited[each].take_batch_credit()
                 is_foreign = credit is None and pool.num_foreign < FOREIGN_AT_ONCE
                 if credit or is_foreign:
                     pool.num_foreign += is_foreign

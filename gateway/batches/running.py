@@ -44,6 +44,10 @@ MAX_ATTEMPTS = 6
 The batch rests after each, and twice as long each time: half a minute in all. Each attempt adds rows to the ledger.
 """
 
+MAX_BEGINNING = 16
+"""The most lines, of all batches, that wait for their turn to begin. Engines count lines only once they have them, and
+would ask for more in place of those that wait."""
+
 TICK_S = 0.05
 STORE_EVERY_S = 0.25
 MAX_REST_S = 60.0
@@ -146,7 +150,8 @@ class RunningLines:
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
             base = base_of(line.model)
-            place = None if base in full else self._tools.feed.take(line.model, self._asker)
+            may_begin = self._tools.beginnings.num_waiting < MAX_BEGINNING
+            place = None if base in full else self._tools.feed.take(line.model, self._asker, may_begin=may_begin)
             if place is None:
                 full.add(base)
                 self._claimed.append(line)

@@ -9,13 +9,24 @@ from collections.abc import Callable
 REST_PER_WORK = 4.0
 """Seconds of rest after each call for each second in which the event loop did what the call had made ready."""
 
+MAX_REST_S = 0.05
+"""The longest rest: the time after a call may be that of other work, which held the loop."""
+
 
 class PacedCalls:
-    """Calls functions in order, and takes at most a fifth of the event loop's time for them while others need it."""
+    """Calls functions in order, and takes about a fifth of the event loop's time for those that wait, or less.
+
+    A function that comes when none waits and no rest is due is called at once.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_calling = False
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of functions that are still to be called."""
+        return len(self._waiting)
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function after all earlier ones, once the loop has rested from them."""
@@ -43,4 +54,4 @@ class PacedCalls:
             self._is_calling = False
             return
         loop = asyncio.get_running_loop()
-        loop.call_later(REST_PER_WORK * (loop.time() - began_s), self._call_next)
+        loop.call_later(min(REST_PER_WORK * (loop.time() - began_s), MAX_REST_S), self._call_next)

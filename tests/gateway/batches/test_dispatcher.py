@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from gateway.batches.dispatcher import MAX_BATCHES, MAX_CHECKED, Dispatcher
 from gateway.batches.feed import Feed
 from gateway.batches.runner import LineReply
-from gateway.batches.running import MAX_ATTEMPTS, MAX_FAULTS
+from gateway.batches.running import MAX_ATTEMPTS, MAX_BEGINNING, MAX_FAULTS
 from gateway.batches.service import Batch, Batches
 from gateway.batches.services import BatchServices
 from gateway.db.ledger.usage import UsageEvent
@@ -423,3 +424,58 @@ async def test_results_are_kept_while_the_database_is_away(world: World, dsn: st
     assert runner.has_cut
     assert (ended.row.status, ended.row.num_completed, ended.row.num_failed) == ("completed", 20, 0)
     assert set(runner.begun.values()) == {1}
+
+
+class HeartbeatPool(Pool):
+    """A fake pool of one engine, which wants WANTED lines and knows only those that were sent to it."""
+
+    WANTED, EVERY_S = 40, 0.05
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_held = self.most_held = self._credit = 0
+        self._beat_at_s = float("-inf")
+
+    def take_batch_credit(self) -> bool | None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._beat_at_s >= self.EVERY_S:
+            self._beat_at_s, self._credit = now_s, max(self.WANTED - self.num_held, 0)
+        self._credit -= 1
+        return self._credit >= 0
+
+
+class HoldingRunner(Runner):
+    """A fake runner of a pool whose lines take the event loop a while to begin, and end once the gate is open."""
+
+    def __init__(self, pool: HeartbeatPool) -> None:
+        super().__init__(lambda body, line: DONE)
+        self._pool = pool
+        self.gate = asyncio.Event()
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        time.sleep(0.001)  # noqa: ASYNC251 - the work that holds the loop
+        self._pool.num_held += 1
+        self._pool.most_held = max(self._pool.most_held, self._pool.num_held)
+        try:
+            await self.gate.wait()
+            return await super().run(principal, endpoint, body, request_id, line)
+        finally:
+            self._pool.num_held -= 1
+
+
+async def test_lines_that_wait_for_their_turn_to_begin_take_no_more_places_than_engines_have(world: World) -> None:
+    batch = await world.create(file_of(chat_line(str(number), model="paced") for number in range(300)))
+    pool = HeartbeatPool()
+    runner = HoldingRunner(pool)
+
+    async def is_filled() -> bool:
+        return pool.num_held >= pool.WANTED
+
+    async with world.dispatching(runner, paced=pool):
+        await until(is_filled, "the engine does not get what it wants", pause_s=0.05)
+        await asyncio.sleep(2.0)
+        assert pool.most_held <= pool.WANTED + MAX_BEGINNING
+        runner.gate.set()
+        assert (await world.ended(batch)).row.num_completed == 300

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.support.paced_calls import REST_PER_WORK, PacedCalls
+from gateway.support.paced_calls import MAX_REST_S, REST_PER_WORK, PacedCalls
 
 WORK_S = 0.005
 
@@ -40,6 +40,17 @@ async def test_the_rest_after_a_call_is_longer_than_its_work():
     await done.wait()
     assert time.monotonic() - began_s >= 10 * WORK_S + 9 * REST_PER_WORK * WORK_S
     await asyncio.gather(*tasks)
+
+
+async def test_a_loop_that_others_held_for_long_makes_no_long_rest():
+    calls, came = PacedCalls(), asyncio.Event()
+    calls.call(lambda: None)
+    calls.call(came.set)
+    await asyncio.sleep(0)
+    time.sleep(8 * MAX_REST_S)  # noqa: ASYNC251 - the work of somebody else
+    began_s = time.monotonic()
+    await came.wait()
+    assert time.monotonic() - began_s < REST_PER_WORK * 8 * MAX_REST_S / 2
 
 
 async def test_a_caller_that_is_cancelled_takes_no_turn_from_the_others():
