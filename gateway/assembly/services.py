@@ -106,6 +106,7 @@ from gateway.support.challenges import Challenges
 from gateway.support.cipher import Cipher
 from gateway.support.disk import DiskReserve
 from gateway.support.outbound import Guard, trusted_authorities
+from gateway.support.paced_calls import PacedCalls
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
@@ -234,7 +235,7 @@ async def running_services(
         authenticator.changes.subscribe(provider_keys.changed)
         context, this_machine = engine_context(), ThisMachine(settings)
         stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
-        due = authenticator.changes.due_work
+        due, batch_turns = authenticator.changes.due_work, PacedCalls()
         pools = LivePools(
             database,
             bases,
@@ -245,6 +246,7 @@ async def running_services(
                 sink=metering.meter,
                 context=context,
                 peer=this_machine.peer(key),
+                batch_turns=batch_turns,
             ),
             forget_routes=lambda: resolver.changed(None),
             connect_foreign=ForeignServers(
@@ -364,6 +366,7 @@ async def running_services(
             runner=Lines(pipeline, idempotency, chats, responses, earlier, background, begin_trace),
             feed=Feed(pools),
             max_line_bytes=settings.max_body_bytes,
+            turns=batch_turns,
             metrics=metrics.batches,
         )
         loads = PoolLoads(database, pools, metering.meter.journal_id)

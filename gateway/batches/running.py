@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -44,9 +45,12 @@ MAX_ATTEMPTS = 6
 The batch rests after each, and twice as long each time: half a minute in all. Each attempt adds rows to the ledger.
 """
 
-MAX_BEGINNING = 16
-"""The most lines, of all batches, that wait for their turn to begin. Engines count lines only once they have them, and
-would ask for more in place of those that wait."""
+MAX_WAITING = 16
+"""The lines of all batches that wait for their turn to begin or to end, from which on no further one takes a place.
+Engines count lines only once they have them, and would ask for more in place of those that wait."""
+
+LAST_TURN_S = 1.0
+"""The most seconds that lines which their engines have completed get to end before a batch is left."""
 
 TICK_S = 0.05
 STORE_EVERY_S = 0.25
@@ -150,7 +154,7 @@ class RunningLines:
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
             base = base_of(line.model)
-            may_begin = self._tools.beginnings.num_waiting < MAX_BEGINNING
+            may_begin = self._tools.turns.num_waiting < MAX_WAITING
             place = None if base in full else self._tools.feed.take(line.model, self._asker, may_begin=may_begin)
             if place is None:
                 full.add(base)
@@ -202,7 +206,7 @@ class RunningLines:
         batch = self._batch
         custom_id = ""
         try:
-            await self._tools.beginnings.turn()
+            await self._tools.turns.turn()
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
@@ -292,8 +296,15 @@ class RunningLines:
             return await db.num_open_lines(conn, self._batch)
 
     async def _end(self) -> None:
-        """Abort the lines that still run, which nobody is billed for, and store the results that are there."""
+        """Abort the lines that still run, which nobody is billed for, and store the results that are there.
+
+        Lines that their engines have completed by now end before.
+        """
         self._tools.feed.leave(self._asker)
+        if self._running:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_TURN_S):
+                    await self._tools.turns.turn()
         running = dict(self._running)
         for task, (request_id, terms) in running.items():
             if not task.done():  # else its result is there, and is billed

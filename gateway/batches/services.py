@@ -25,6 +25,6 @@ class BatchServices(msgspec.Struct, frozen=True, kw_only=True):
     runner: LineRunner
     feed: Feed
     max_line_bytes: int
-    beginnings: PacedCalls = msgspec.field(default_factory=PacedCalls)
-    """The turns in which lines of all batches begin: engines want many at once."""
+    turns: PacedCalls
+    """The turns in which lines of all batches begin, and end at the engines: engines want and end many at once."""
     metrics: BatchMetrics

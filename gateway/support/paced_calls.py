@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-REST_PER_WORK = 4.0
+REST_PER_WORK = 2.0
 """Seconds of rest after each call for each second in which the event loop did what the call had made ready."""
 
 MAX_REST_S = 0.05
@@ -14,7 +14,7 @@ MAX_REST_S = 0.05
 
 
 class PacedCalls:
-    """Calls functions in order, and takes about a fifth of the event loop's time for those that wait, or less.
+    """Calls functions in order, and takes a third of the event loop's time for them, or less.
 
     A function that comes when none waits and no rest is due is called at once.
     """
@@ -22,6 +22,7 @@ class PacedCalls:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_calling = False
+        self._rests_until_s = 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -29,14 +30,15 @@ class PacedCalls:
         return len(self._waiting)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function after all earlier ones, once the loop has rested from them."""
+        """Call a function after all earlier ones, and after the rest that follows the last of them."""
         self._waiting.append(function)
         if not self._is_calling:
             self._is_calling = True
-            asyncio.get_running_loop().call_soon(self._call_next)
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(self._rests_until_s, loop.time()), self._call_next)
 
     async def turn(self) -> None:
-        """Wait until it is the caller's turn; what the caller does until it waits again counts as the call's work."""
+        """Wait until it is the caller's turn; what the caller does until it is first suspended counts as work."""
         came = asyncio.get_running_loop().create_future()
         self.call(lambda: None if came.done() else came.set_result(None))
         await came
@@ -50,8 +52,10 @@ class PacedCalls:
             loop.call_soon(self._rest, began_s)  # after all that the call made ready
 
     def _rest(self, began_s: float) -> None:
-        if not self._waiting:
-            self._is_calling = False
-            return
         loop = asyncio.get_running_loop()
-        loop.call_later(min(REST_PER_WORK * (loop.time() - began_s), MAX_REST_S), self._call_next)
+        now_s = loop.time()
+        self._rests_until_s = now_s + min(REST_PER_WORK * (now_s - began_s), MAX_REST_S)
+        if self._waiting:
+            loop.call_at(self._rests_until_s, self._call_next)
+        else:
+            self._is_calling = False

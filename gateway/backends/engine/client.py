@@ -46,6 +46,7 @@ from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
 from gateway.backends.used import UsedAmounts
 from gateway.domain.errors import BackendFailed, InvalidRequest
+from gateway.support.paced_calls import PacedCalls
 
 GIVE_UP_S = 10.0
 """Seconds that an engine that is there again may take to hand over usage. It ends the requests of a gateway that it has
@@ -78,12 +79,14 @@ class EngineBackend:
         give_up_s: float = GIVE_UP_S,
         full_for_s: float = FULL_FOR_S,
         peer: Peer | None = None,
+        batch_turns: PacedCalls | None = None,
     ) -> None:
         """Make the backend of an engine, with no connection yet.
 
         context: the ZeroMQ context, whose links share one thread; None: a context of this link alone.
         give_up_s: seconds that an engine which is there again may take to hand over the usage of lost requests.
         full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader of a stream.
+        batch_turns: the turns in which lines of batches end; None: turns of this engine's lines alone.
         peer: the keys for an endpoint that is guarded by keys; None: the endpoint is a socket of this machine.
         """
         self._link = EngineLink(
@@ -99,7 +102,14 @@ class EngineBackend:
         self._sink = sink
         self._condition = EngineCondition(model, self._link)
         self._recorder = UsageRecorder(sink, self, give_up_s)
-        self._requests = EngineRequests(self._link.send, self._condition, self._recorder, sink, full_for_s=full_for_s)
+        self._requests = EngineRequests(
+            self._link.send,
+            self._condition,
+            self._recorder,
+            sink,
+            full_for_s=full_for_s,
+            batch_turns=batch_turns or PacedCalls(),
+        )
         self._adapter_calls = AdapterCalls(self._link.send)
         self._durable: list[tuple[str, int]] = []
         self._batch_credit = 0

@@ -41,8 +41,11 @@ class EngineRequests:
         sink: UsageSink,
         *,
         full_for_s: float,
+        batch_turns: PacedCalls,
     ) -> None:
         """Make the requests of one engine, of which there are none yet.
+
+        batch_turns: the turns in which lines of batches end.
 
         send: hands a message to the link, and raises EngineGone.
         full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader of a stream.
@@ -56,7 +59,7 @@ class EngineRequests:
         self._full_for_s = full_for_s
         self._streams: dict[str, EngineStream] = {}
         self._used = UseCounter()
-        self._batch_lines = PacedCalls()
+        self._batch_turns = batch_turns
 
     async def deltas(
         self, request: GenerateRequest, trace: str = "", *, is_whole: bool = False
@@ -222,7 +225,7 @@ class EngineRequests:
         if stream.request.batch is None or stream.lost:  # lost usage is known before an engine is there again
             stream.wake()
         else:  # an engine ends many lines of batches in one step, and nobody waits for their replies
-            self._batch_lines.call(stream.wake)
+            self._batch_turns.call(stream.wake)
 
     def _settle(self, stream: EngineStream, final: Final) -> Final:
         """Record the usage of a request, once, and return the final as it was recorded."""

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from gateway.batches.dispatcher import MAX_BATCHES, MAX_CHECKED, Dispatcher
 from gateway.batches.feed import Feed
 from gateway.batches.runner import LineReply
-from gateway.batches.running import MAX_ATTEMPTS, MAX_BEGINNING, MAX_FAULTS
+from gateway.batches.running import MAX_ATTEMPTS, MAX_FAULTS, MAX_WAITING
 from gateway.batches.service import Batch, Batches
 from gateway.batches.services import BatchServices
 from gateway.db.ledger.usage import UsageEvent
@@ -34,6 +34,7 @@ from gateway.files.pieces import FolderPieces
 from gateway.files.service import Files
 from gateway.observability.batch_metrics import BatchMetrics
 from gateway.support.cipher import Cipher
+from gateway.support.paced_calls import PacedCalls
 from tests.gateway.batches.jobs import CHAT, chat_line, file_of
 from tests.gateway.db.test_tenant_isolation import usage_event
 from tests.installation.tenants import Key, make_key
@@ -83,6 +84,7 @@ class World:
         content = FileContent(database, FolderPieces(folder), self.cipher)
         self.files = Files(database, content, self.cipher)
         self.batches = Batches(database, self.cipher)
+        self.turns = PacedCalls()
         self._author = Author(
             organization_id=key.organization_id, kind="api_key", id="x", email=None, address="", request_id=""
         )
@@ -98,6 +100,7 @@ class World:
             runner=runner,
             feed=Feed({"tiny": Pool()} | pools),
             max_line_bytes=1 << 20,
+            turns=self.turns,
             metrics=BatchMetrics(CollectorRegistry()),
         )
         dispatcher = Dispatcher(tools, "gateway")
@@ -476,6 +479,44 @@ async def test_lines_that_wait_for_their_turn_to_begin_take_no_more_places_than_
     async with world.dispatching(runner, paced=pool):
         await until(is_filled, "the engine does not get what it wants", pause_s=0.05)
         await asyncio.sleep(2.0)
-        assert pool.most_held <= pool.WANTED + MAX_BEGINNING
+        assert pool.most_held <= pool.WANTED + MAX_WAITING
         runner.gate.set()
         assert (await world.ended(batch)).row.num_completed == 300
+
+
+class CompletedRunner(Runner):
+    """A fake runner whose lines an engine completes all at once, and which end in the turns of all lines."""
+
+    def __init__(self, turns: PacedCalls) -> None:
+        super().__init__(lambda body, line: DONE)
+        self._turns = turns
+        self.num_waiting = 0
+        self.gate = asyncio.Event()
+        self.disowned: list[str] = []
+
+    def disown(self, request_id: str, line: BatchLine) -> None:
+        self.disowned.append(request_id)
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        self.num_waiting += 1
+        await self.gate.wait()
+        await self._turns.turn()
+        time.sleep(0.001)  # noqa: ASYNC251 - the work that holds the loop
+        return await super().run(principal, endpoint, body, request_id, line)
+
+
+async def test_lines_that_engines_have_completed_end_before_their_batch_is_left(world: World) -> None:
+    batch = await world.create(file_of(chat_line(str(number)) for number in range(40)))
+    runner = CompletedRunner(world.turns)
+
+    async def is_running() -> bool:
+        return runner.num_waiting == 40
+
+    async with world.dispatching(runner):
+        await until(is_running, "the lines do not begin")
+        runner.gate.set()
+        await asyncio.sleep(0)
+    assert runner.disowned == []
+    assert (await world.status(batch)).row.num_completed == 40

@@ -42,6 +42,15 @@ async def test_the_rest_after_a_call_is_longer_than_its_work():
     await asyncio.gather(*tasks)
 
 
+async def test_a_call_that_comes_when_none_waits_is_made_after_the_rest_of_the_last_one():
+    calls, began_s = PacedCalls(), time.monotonic()
+    for _ in range(10):
+        await calls.turn()
+        time.sleep(WORK_S)  # noqa: ASYNC251 - the work that holds the loop
+        await asyncio.sleep(0)
+    assert time.monotonic() - began_s >= 10 * WORK_S + 9 * REST_PER_WORK * WORK_S
+
+
 async def test_a_loop_that_others_held_for_long_makes_no_long_rest():
     calls, came = PacedCalls(), asyncio.Event()
     calls.call(lambda: None)
