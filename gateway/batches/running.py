@@ -207,6 +207,9 @@ class RunningLines:
         custom_id = ""
         try:
             await self._tools.turns.turn()
+            if self._rest is not None:  # since the line got its place
+                self._given_back.append(ReturnedLine(line.number, line.attempt))
+                return None
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line

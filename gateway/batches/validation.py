@@ -92,7 +92,8 @@ def _lower_priority(pid: int) -> None:
     """Let every other process go before this one, whose start alone would hold them up for a tenth of a second."""
     with contextlib.suppress(OSError):  # it has ended already, or a sandbox refuses it
         os.setpriority(os.PRIO_PROCESS, pid, 19)
-        if hasattr(os, "SCHED_IDLE"):  # Linux: whoever wakes takes the processor at once, not after its slice
+    if hasattr(os, "SCHED_IDLE"):  # Linux: whoever wakes takes the processor at once, not after its slice
+        with contextlib.suppress(OSError):
             os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 

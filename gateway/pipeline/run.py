@@ -291,7 +291,7 @@ class Run:
 
     @property
     def _is_untimed(self) -> bool:
-        """Tell whether nobody counts a prompt's items or notes when each comes."""
+        """Tell whether it makes no difference when a reply comes, and in how many items."""
         return not self.thinks and self.call is None and self.took is None and self.hedging is None
 
     def _unanswered_hook(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
