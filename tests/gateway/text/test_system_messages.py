@@ -47,6 +47,16 @@ def test_a_template_that_insists_on_one_at_the_beginning_gets_turns_of_the_user(
     assert rendered.startswith(before[: before.index("three") + len("three")]), "what came before stays in the cache"
 
 
+def test_system_messages_at_the_beginning_are_one(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path, INSISTS + CHAT_TEMPLATE)
+    messages = [{"role": "system", "content": content} for content in ("first", "second", "third")]
+    rendered = tokenizer.render_chat([*messages, *CONVERSATION[1:]], (), FITTED)
+    assert rendered.startswith(
+        "<|im_start|>system\nfirst\n\nsecond\n\nthird<|im_end|>\n<|im_start|>user\none<|im_end|>\n"
+    )
+    assert rendered.endswith("<|im_start|>user\nthree\n\nlate\n\nfour<|im_end|>\n<|im_start|>assistant\n")
+
+
 @pytest.mark.parametrize("role", ["tool", "assistant"])
 def test_system_messages_beside_other_messages_are_turns_of_their_own(role: str) -> None:
     messages: list[dict[str, Any]] = [
