@@ -21,6 +21,7 @@ refuses that request, and no other.
 
 Minor 1: `Hello.minor`, `Welcome.minor`, `Welcome.software`, `Submit.trace`, `Usage.arrived_unix_ns`.
 Minor 2: `CallGrammar.marks`, sent only to engines that have it (`minor_of`).
+Minor 3: `Grammar.thinking`, sent only to engines that have it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
-PROTOCOL_MINOR = 2
-MINOR_OF_MARKS = 2
+PROTOCOL_MINOR = 3
+MINOR_OF_MARKS, MINOR_OF_THINKING = 2, 3
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 HEARTBEATS_MISSED_ALONE = 10
@@ -52,7 +53,45 @@ Pooling = Literal["cls", "last", "mean", "score"]
 ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
 
 
-class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The thinking of a model, which its grammar does not hold, in the tokens around it.
+
+    [begin] TOKENS end[0] TOKENS end[1] ...    and from here on the text that the grammar holds
+    """
+
+    end: tuple[tuple[int, ...], ...]
+    """Runs of token ids that end the thinking, in this order; between two of them any tokens may come."""
+    begin: int | None = None
+    """The token that begins the thinking as the first of the completion, where any other token means that there is no
+    thinking; None: the prompt has begun it."""
+
+
+class ThinkingPlace:
+    """The place of one completion in its thinking, on whose end engine and gateway agree, as both read its tokens."""
+
+    def __init__(self, thinking: Thinking) -> None:
+        """Stand at the beginning of a completion."""
+        self.begin = thinking.begin
+        """The token that would begin the thinking, as long as it may still begin; None: it cannot."""
+        self.is_within = thinking.begin is None
+        """True while tokens belong to the thinking, up to the last one of its end."""
+        self._ends = list(thinking.end)
+        self._recent: tuple[int, ...] = ()
+
+    def push(self, token_id: int) -> bool:
+        """Go on by a token; return whether it belongs to the thinking, its beginning and end included."""
+        if not self.is_within:
+            self.is_within, self.begin = token_id == self.begin, None
+            return self.is_within
+        self._recent = (*self._recent, token_id)[-len(self._ends[0]) :]
+        if self._recent == self._ends[0]:
+            self._recent = ()
+            del self._ends[0]
+            self.is_within = bool(self._ends)
+        return True
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A grammar that the completion's text must match, enforced token by token."""
 
     kind: Literal["json_schema", "json_object", "regex", "choice", "lark", "tool_calls"]
@@ -62,6 +101,8 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a JSON list of strings for `choice`; the grammar for `lark` (llguidance's dialect, EBNF included); a `CallGrammar`
     as JSON for `tool_calls`.
     """
+    thinking: Thinking | None = None
+    """The thinking that comes before the text, or may come; None: the completion begins with the text."""
 
 
 class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -212,6 +253,8 @@ def minor_of(request: GenerateRequest) -> int:
     Fields of the request itself need no minor: an engine that does not know one refuses that request in words.
     """
     grammar = request.sampling.grammar
+    if grammar is not None and grammar.thinking is not None:
+        return MINOR_OF_THINKING
     if grammar is None or grammar.kind != "tool_calls" or '"marks"' not in grammar.source:
         return 0
     # A schema may have a property of that name.

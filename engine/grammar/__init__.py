@@ -6,6 +6,7 @@
     source         a request's grammar, of any kind, as one text in llguidance's Lark dialect
     vocabulary     the bytes of the model's tokens
     matcher        the place of one completion in its grammar
+    thinking       the thinking before a grammar, in which it holds nothing
     worker         the process that tries grammars out, and dies of a hostile one
     compiler       the queue of grammars to compile, beside the stepping thread
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from engine.grammar.json_schema import Unenforceable
 from engine.grammar.limits import (
     CACHED_GRAMMARS,
     COMPILE_CPU_S,
@@ -32,9 +33,10 @@ from engine.grammar.limits import (
     PARSER_LIMITS,
 )
 from engine.grammar.matcher import GrammarMatcher
+from engine.grammar.thinking import ThinkingMatcher, check_thinking
 from engine.grammar.vocabulary import NoVocabulary, load_vocabulary
 from engine.grammar.worker import Verdict
-from engine.protocol import EngineError, Grammar
+from engine.protocol import EngineError, Grammar, Thinking
 from engine.sequence import Matcher
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class GrammarCompiler:
     ) -> None:
         self._wake = wake
         self._eos = eos_token_ids
+        self._vocab_size = vocab_size
         self._vocabulary: LLTokenizer | None = None
         self._obstacle = ""
         try:
@@ -153,7 +156,7 @@ class GrammarCompiler:
             if isinstance(outcome, EngineError):
                 self._ready.put(Compiled(job.request_id, None, outcome))
             else:
-                self._ready.put(Compiled(job.request_id, self._matchers_of(outcome), None))
+                self._ready.put(Compiled(job.request_id, self._matchers_of(outcome, job.grammar.thinking), None))
             self._wake()
         self._worker.end()
 
@@ -173,8 +176,14 @@ class GrammarCompiler:
 
         Outcomes are not shared between tenants: a fast answer would tell that another tenant uses the grammar.
         """
-        key = (job.tenant, job.grammar)
-        outcome = self._cache.pop(key, None) or self._try_compile(job.grammar)
+        if job.grammar.thinking is not None:
+            try:
+                check_thinking(job.grammar.thinking, self._vocab_size)
+            except Unenforceable as error:
+                return _refusal(job.grammar, str(error))
+        grammar = msgspec.structs.replace(job.grammar, thinking=None)
+        key = (job.tenant, grammar)
+        outcome = self._cache.pop(key, None) or self._try_compile(grammar)
         self._cache[key] = outcome
         while len(self._cache) > CACHED_GRAMMARS:
             self._cache.popitem(last=False)
@@ -192,8 +201,12 @@ class GrammarCompiler:
         matcher.compute_bitmask()  # so that every copy starts with this work done
         return _refusal(grammar, matcher.get_error()) if matcher.is_error() else matcher
 
-    def _matchers_of(self, prototype: LLMatcher) -> Callable[[], Matcher]:
-        return lambda: GrammarMatcher(prototype.deep_copy(), self._eos)
+    def _matchers_of(self, prototype: LLMatcher, thinking: Thinking | None) -> Callable[[], Matcher]:
+        def make_matcher() -> Matcher:
+            matcher = GrammarMatcher(prototype.deep_copy(), self._eos)
+            return matcher if thinking is None else ThinkingMatcher(matcher, thinking, self._eos)
+
+        return make_matcher
 
 
 class _Worker:

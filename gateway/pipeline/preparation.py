@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol import BatchTerms, GenerateRequest, SamplingParams
+from engine.protocol import BatchTerms, GenerateRequest, Grammar, SamplingParams
 from gateway.backends.base import Model
 from gateway.backends.generation import Generation
 from gateway.domain.billing.book import BATCH_TIER, SHADOW_TIER
@@ -33,6 +33,8 @@ from gateway.pipeline.run import Prepared
 from gateway.pipeline.tasks import check_task, with_prompt
 from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.route import Route
+from gateway.text.options import Rendering
+from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.grammar import call_grammar
 
 TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
@@ -42,6 +44,18 @@ TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
 def _terms(context: RequestContext) -> BatchTerms | None:
     """Return the terms under which an engine schedules a batch line; None for a request of its own."""
     return None if context.batch is None else BatchTerms(context.batch.slack_s)
+
+
+def _after_thinking(grammar: Grammar, tokenizer: Tokenizer, prompt_ids: list[int], rendering: Rendering) -> Grammar:
+    """Return a grammar that begins to hold once the model has thought, where it may think.
+
+    Grammars of calls know no channels: a model that thinks in a channel does not think before a call that it has to
+    make.
+    """
+    if grammar.kind == "tool_calls" and tokenizer.channels is not None:
+        return grammar
+    thinking = tokenizer.thinking_before(prompt_ids, is_new_turn=rendering.add_generation_prompt)
+    return msgspec.structs.replace(grammar, thinking=thinking)
 
 
 def _check_hides_prompt(field: str | None) -> None:
@@ -107,6 +121,9 @@ class Preparation:
         may_be_in_channels = is_free and has_ids and model.tokenizer.calls_in_channels
         if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
+            sampling = msgspec.structs.replace(sampling, grammar=grammar)
+        if sampling.grammar is not None and conversation is not None and has_ids:
+            grammar = _after_thinking(sampling.grammar, model.tokenizer, prompt.token_ids, conversation.rendering)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)

@@ -39,7 +39,7 @@ from gateway.pipeline.items.timing import Took, timed_items
 from gateway.pipeline.merge import merge_items, run_jobs
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
-from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
+from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking, without_thinking
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +186,17 @@ class Run:
         last = self.prompts[0][-ENDS_OPEN_TOKENS:]
         return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
 
+    def _without_thinking(self, collected: Collected) -> Collected:
+        """Return an answer to the first prompt without the thinking before it."""
+        if not self.thinks:
+            return collected
+        is_open = self.has_begun_to_think
+        answers = [
+            msgspec.structs.replace(each, text=without_thinking(each.text, is_open=is_open))
+            for each in collected.answers
+        ]
+        return msgspec.structs.replace(collected, answers=answers)
+
     @property
     def _knows_tokens(self) -> bool:
         return "token_ids" in self._pool.capabilities.features
@@ -233,7 +244,7 @@ class Run:
     async def begin_whole(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> Collected:
-        """Run the prompt of a request with a single prompt to its end, and return its answer.
+        """Run the prompt of a request with a single prompt to its end, and return its answer without any thinking.
 
         `items` yields the answer once `serve_whole` is called. Another run may take this one's place after any error
         for which `is_followed` returns True.
@@ -251,7 +262,7 @@ class Run:
             self._whole, answer = await collect_items(coming, prepared.generation.request.n, self._context.check)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
-        return answer
+        return self._without_thinking(answer)
 
     def serve_whole(self) -> None:
         """Make `items` yield the answer that `begin_whole` collected."""

@@ -1,8 +1,8 @@
 """System messages beside the first, for chat templates that take one at the beginning alone.
 
-Those that directly follow the first are one message with it. A later one stays where it is, as a turn of the user: in
-front of all others it would change the beginning of the prompt with each turn, and nothing of the prompt would be found
-in the cache.
+A system message that directly follows the first is joined to it. A later one stays where it is, as a turn of the user:
+in front of all others it would change the beginning of the prompt with each turn, and nothing of the prompt would be
+found in the cache.
 """
 
 from __future__ import annotations

@@ -16,6 +16,17 @@ def begins_thinking(prompt_end: bytes) -> bool:
     return prompt_end.rstrip().endswith(BEGIN.encode())
 
 
+def ends_thinking(prompt_end: bytes) -> bool:
+    """Tell whether a prompt with this end has ended the model's thinking already, mostly before it began."""
+    return prompt_end.rstrip().endswith(END.encode())
+
+
+def without_thinking(text: str, *, is_open: bool) -> str:
+    """Return the answer of a whole text. is_open: whether the prompt ended with BEGIN."""
+    thinking = ThinkingText(is_open=is_open)
+    return "".join(part for kind, part in thinking.push(text) + thinking.finish() if kind == "text")
+
+
 class ThinkingText:
     """A text that arrives in pieces, divided into thinking and the rest.
 

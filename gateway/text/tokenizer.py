@@ -10,6 +10,7 @@ from pathlib import Path
 import jinja2
 from tokenizers import Tokenizer as BackendTokenizer
 
+from engine.protocol import Thinking
 from gateway.domain.errors import InvalidRequest
 from gateway.text.channels import ChannelTokens
 from gateway.text.chat_template import TOOLS, ChatTemplate, Message, Sources
@@ -17,7 +18,7 @@ from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
 from gateway.text.template_arguments import is_reserved, known_arguments
-from gateway.text.thinking import BEGIN
+from gateway.text.thinking import BEGIN, END, ENDS_OPEN_TOKENS, begins_thinking, ends_thinking
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
 from gateway.text.tools.formats import template_tools
@@ -77,6 +78,8 @@ class Tokenizer:
         """The tokens that divide replies into channels; None for a model that writes text alone."""
         self.thinks = BEGIN in source or self.channels is not None
         """True if the chat template has thinking before an answer."""
+        self._think_ids = tuple(self.backend.token_to_id(mark) for mark in (BEGIN, END))
+        """The ids of the tokens around thinking, each None where the vocabulary has no such token."""
         self.tools = template_tools(source if TOOLS.intersection(reads) else "").with_special(special)
         """The way in which the chat template treats tools."""
 
@@ -149,6 +152,27 @@ class Tokenizer:
     def calls_in_channels(self) -> bool:
         """True if the model writes calls in channels, as its chat template asks for."""
         return self.channels is not None and self.tools.history == "pairs"
+
+    def thinking_before(self, prompt_ids: list[int], *, is_new_turn: bool) -> Thinking | None:
+        """Return the thinking that may come before a text that is held to a grammar; None where none may.
+
+        Thinking has to end with a token of its own, which a model without one cannot write.
+
+        prompt_ids: the prompt. is_new_turn: True if the prompt ends with the beginning of an answer.
+        """
+        if self.channels is not None:
+            channels = self.channels
+            final = (channels.channel, *self.encode_text("final", add_special_tokens=False))
+            return Thinking(end=(final, (channels.message,))) if is_new_turn else None
+        begin, end = self._think_ids
+        if not self.thinks or end is None:
+            return None
+        prompt_end = b"".join(map(self.token_bytes, prompt_ids[-ENDS_OPEN_TOKENS:]))
+        if begins_thinking(prompt_end):
+            return Thinking(end=((end,),))
+        if begin is None or not is_new_turn or ends_thinking(prompt_end):
+            return None
+        return Thinking(end=((end,),), begin=begin)
 
     @property
     def takes_late_system(self) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+import msgspec
 import zmq
 
 from engine.curve import Peer
@@ -143,10 +144,11 @@ class EngineBackend:
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
+        request = self._condition.without_unknown_thinking(generation.request)
+        if request is not generation.request:
+            generation = msgspec.structs.replace(generation, request=request)
         can_stop_here = bool(generation.stop) or generation.tools is not None  # each token is looked at when it comes
-        deltas = self._requests.deltas(
-            generation.request, generation.trace, is_whole=generation.is_whole and not can_stop_here
-        )
+        deltas = self._requests.deltas(request, generation.trace, is_whole=generation.is_whole and not can_stop_here)
         return items_of(deltas, generation, self._model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:

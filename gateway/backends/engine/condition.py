@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from engine.protocol import EngineStats, GenerateRequest, Welcome, minor_of
+from engine.protocol import MINOR_OF_THINKING, EngineStats, GenerateRequest, Welcome, minor_of
 from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.link import EngineLink
@@ -60,11 +60,21 @@ class EngineCondition:
 
         Raises Unanswered: when the engine is of an older version, so that another engine may be asked.
         """
-        minor = self._welcome.minor if self._welcome is not None else 0
-        if minor_of(request) > minor:
-            raise Unanswered(
-                not_ready("the engine's version does not know this model's format of tool calls"), "absent"
-            )
+        if minor_of(request) > self._minor:
+            raise Unanswered(not_ready("the engine's version does not know all of the request's grammar"), "absent")
+
+    def without_unknown_thinking(self, request: GenerateRequest) -> GenerateRequest:
+        """Return a request as the engine knows it: for one of an older version, a grammar holds from the beginning."""
+        grammar = request.sampling.grammar
+        if grammar is None or grammar.thinking is None or self._minor >= MINOR_OF_THINKING:
+            return request
+        sampling = msgspec.structs.replace(request.sampling, grammar=msgspec.structs.replace(grammar, thinking=None))
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    @property
+    def _minor(self) -> int:
+        """The minor of the engine's protocol; 0 where no engine was ever there."""
+        return self._welcome.minor if self._welcome is not None else 0
 
     def health(self) -> Health:
         """Return the state as the pipeline reads it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol import Delta, FinishReason
+from engine.protocol import Delta, FinishReason, Thinking, ThinkingPlace
 from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
@@ -18,14 +18,23 @@ from gateway.text.tools.tool import ToolUse
 
 
 def calling_choices(
-    num_choices: int, tokenizer: Tokenizer, tools: ToolUse, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle
+    num_choices: int,
+    tokenizer: Tokenizer,
+    tools: ToolUse,
+    stop: tuple[str, ...],
+    *,
+    min_tokens: int,
+    style: TextStyle,
+    thinking: Thinking | None = None,
 ) -> list[CallingChoice]:
     """Return the choices of one request, none of which has begun.
 
-    min_tokens: the tokens before which no stop string ends a choice.
+    min_tokens: the tokens before which no stop string ends a choice. thinking: the thinking before the text that the
+    grammar holds; None: there is none.
     """
     return [
-        CallingChoice(index, tokenizer, tools, stop, min_tokens=min_tokens, style=style) for index in range(num_choices)
+        CallingChoice(index, tokenizer, tools, stop, min_tokens=min_tokens, style=style, thinking=thinking)
+        for index in range(num_choices)
     ]
 
 
@@ -41,7 +50,7 @@ class _NewContent(msgspec.Struct):
 class CallingChoice:
     """A completion that may call tools, made from its token ids; `choices.Choice` is its counterpart without tools.
 
-    No stop string is looked for within the first `min_tokens` tokens.
+    No stop string is looked for within the first `min_tokens` tokens. Thinking is content in which nothing is a call.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class CallingChoice:
         *,
         min_tokens: int = 0,
         style: TextStyle = PLAIN,
+        thinking: Thinking | None = None,
     ) -> None:
         self.finish_reason: FinishReason | None = None
         self.num_kept_tokens: int | None = None
@@ -77,6 +87,7 @@ class CallingChoice:
             must_call=tools.must_call,
             is_trigger_token=self._trigger_id is not None,
         )
+        self._thinking = None if thinking is None else ThinkingPlace(thinking)
         self._min_tokens = min_tokens
         self._with_token_ids = style.with_token_ids
         self._num_tokens = 0
@@ -95,10 +106,14 @@ class CallingChoice:
             if self._with_token_ids:
                 new.token_ids.append(token_id)
             text = detokenizer.push((token_id,))
+            is_thought = self._thinking is not None and self._thinking.push(token_id)
             if delta.logprobs is not None and not had_calls and self._is_content:
                 self._pending.append(Token(token_id, start, delta.logprobs[position]))
             self._content_text.is_exempt = not detokenizer.is_own or detokenizer.num_tokens <= self._min_tokens
-            self._take(self._parse(text, is_trigger=token_id == self._trigger_id), new)
+            if is_thought:
+                self._take(Parsed(self._content_text.push(text), []), new)
+            else:
+                self._take(self._parse(text, is_trigger=token_id == self._trigger_id), new)
             if self._content_text.is_stopped:
                 return self._last_piece(new)
         self._num_tokens = delta.num_completion_tokens

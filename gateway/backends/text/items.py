@@ -56,7 +56,11 @@ def _choices(generation: Generation, tokenizer: Tokenizer) -> Sequence[Choice | 
     style = style_after(request.prompt_token_ids, tokenizer, generation.style)
     min_tokens = request.sampling.min_tokens
     if generation.tools is not None:
-        return calling_choices(request.n, tokenizer, generation.tools, stop, min_tokens=min_tokens, style=style)
+        grammar = request.sampling.grammar
+        thinking = None if grammar is None else grammar.thinking
+        return calling_choices(
+            request.n, tokenizer, generation.tools, stop, min_tokens=min_tokens, style=style, thinking=thinking
+        )
     return [Choice(index, tokenizer, stop, min_tokens=min_tokens, style=style) for index in range(request.n)]
 
 

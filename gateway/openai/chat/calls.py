@@ -36,16 +36,17 @@ class CallShape(msgspec.Struct, frozen=True):
         """Return the id of a tool call. choice: the choice's number. index: the call's number in the choice."""
         return call_id(self.request_id, choice, index)
 
-    def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
-        """Return the whole message of a choice."""
+    def message(self, choice: int, text: str, deltas: Iterable[CallDelta], reasoning: str = "") -> AssistantMessage:
+        """Return the whole message of a choice. reasoning: the reasoning before the text; "" for none."""
         calls = _whole_calls(deltas)
         content = text if text or not (calls or self.must_call) else None
+        message = AssistantMessage(content, reasoning_content=reasoning or msgspec.UNSET)
         if not calls:
-            return AssistantMessage(content)
+            return message
         if self.is_legacy:
-            return AssistantMessage(content, function_call=calls[0])
-        return AssistantMessage(
-            content, tool_calls=[ToolCall(self.call_id(choice, index), call) for index, call in enumerate(calls)]
+            return msgspec.structs.replace(message, function_call=calls[0])
+        return msgspec.structs.replace(
+            message, tool_calls=[ToolCall(self.call_id(choice, index), call) for index, call in enumerate(calls)]
         )
 
     def delta(self, choice: int, new: CallDelta) -> ChatDelta:

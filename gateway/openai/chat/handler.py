@@ -54,6 +54,7 @@ from gateway.openai.shared.options import (
     stop_strings,
     text_style,
 )
+from gateway.openai.shared.reasoning import Divided, DividedChoice
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.tiers import service_tier, shown_tier
 from gateway.openai.shared.units import ExperimentFields
@@ -113,6 +114,8 @@ def chat_completions(
             run.prompts[0],
             run.prompt_tokens,
             run.token_bytes,
+            run.thinks,
+            run.thinks and run.has_begun_to_think,
         )
         if wire.store:
 
@@ -202,6 +205,10 @@ class _Reply(msgspec.Struct, frozen=True):
     """The number of tokens of the prompt: one number, since a chat has one prompt."""
     to_bytes: TokenBytes
     """The function that gives the bytes of tokens."""
+    thinks: bool
+    """True if the model may think before it answers."""
+    is_thinking: bool
+    """True if the prompt ended with the beginning of thinking."""
 
     def events(self, *, with_usage: bool, may_call: bool) -> ChatEvents:
         """Return the encoder of the reply as a stream.
@@ -218,17 +225,23 @@ class _Reply(msgspec.Struct, frozen=True):
             to_bytes=self._shown_names,
             calls=self.calls if may_call else None,
             so_far=UsageSoFar(self.prompt_tokens) if continuous_usage(self.wire) else None,
+            reasoning=self._divided_choices(),
         )
 
     async def whole(self, collected: Collected) -> ChatCompletion:
         """Return the reply as one object."""
         wire, tokens = self.wire, collected.prompt_tokens
         of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(tokens, self.to_bytes)
+        divided = self._divided_choices()
         return ChatCompletion(
             **self.common,
             metadata=(wire.metadata or {}) if wire.store else UNSET,
-            choices=[await self._choice(index, answer) for index, answer in enumerate(collected.answers)],
-            usage=usage_out([collected.usage], is_predicted=wire.prediction is not None),
+            choices=[await self._choice(index, each, divided) for index, each in enumerate(collected.answers)],
+            usage=usage_out(
+                [collected.usage],
+                is_predicted=wire.prediction is not None,
+                num_reasoning_tokens=sum(each.num_reasoning_tokens for each in divided),
+            ),
             prompt_logprobs=of_prompt,
             prompt_token_ids=self.prompt_ids if wire.return_token_ids else UNSET,
         )
@@ -238,12 +251,17 @@ class _Reply(msgspec.Struct, frozen=True):
         """The function that names tokens in the form that the client asked for."""
         return token_namer(self.to_bytes, by_id=self.wire.return_tokens_as_token_ids)
 
-    async def _choice(self, index: int, answer: Answer) -> ChatChoice:
+    def _divided_choices(self) -> list[DividedChoice]:
+        """Return the choices of a model that thinks, none of which has begun; none of any other model."""
+        return [DividedChoice(is_open=self.is_thinking) for _ in range((self.wire.n or 1) if self.thinks else 0)]
+
+    async def _choice(self, index: int, answer: Answer, divided: list[DividedChoice]) -> ChatChoice:
         wire = self.wire
+        shown = divided[index].whole(answer) if divided else Divided("", answer.text, answer.tokens)
         return ChatChoice(
             index,
-            self.calls.message(index, answer.text, answer.calls),
+            self.calls.message(index, shown.answer, answer.calls, shown.reasoning),
             self.calls.finish_reason(answer.finish_reason, has_calls=bool(answer.calls)),
-            await whole_chat_logprobs(answer.tokens, self._shown_names) if wire.logprobs else None,
+            await whole_chat_logprobs(shown.tokens, self._shown_names) if wire.logprobs else None,
             answer.token_ids if wire.return_token_ids else UNSET,
         )

@@ -24,6 +24,7 @@ _FIELDS_OF = {
     "tool_calls": "assistant",
     "function_call": "assistant",
     "tool_call_id": "tool",
+    "reasoning_content": "assistant",
 }
 
 
@@ -76,6 +77,8 @@ def _message(message: ChatMessage, path: str) -> Message:
     rendered: Message = {"role": _ROLES.get(message.role, message.role), "content": _content(message, path)}
     if message.name is not None:
         rendered["name"] = message.name  # for templates that know what to do with it
+    if message.reasoning_content:
+        rendered["reasoning_content"] = message.reasoning_content
     if rendered["role"] == "tool":
         rendered["tool_call_id"] = message.tool_call_id or _LEGACY_ID
     if message.tool_calls:

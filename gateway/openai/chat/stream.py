@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -12,6 +13,7 @@ from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.chat.calls import CallShape
 from gateway.openai.chat.wire import ChatChunk, ChatChunkChoice, ChatDelta
 from gateway.openai.shared.logprobs import TokenBytes, chat_logprobs
+from gateway.openai.shared.reasoning import DividedChoice
 from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
@@ -30,12 +32,14 @@ class ChatEvents:
         to_bytes: TokenBytes,
         calls: CallShape | None = None,
         so_far: UsageSoFar | None = None,
+        reasoning: Sequence[DividedChoice] = (),
     ) -> None:
         """Prepare the events of a stream.
 
         prompt_ids: the token ids of the prompt, where they are to be shown.
         calls: the shape of calls, where the choices may call tools.
         so_far: counts the usage, where every chunk is to show it.
+        reasoning: divides each choice into reasoning and answer, where the model thinks.
         with_logprobs: True: chunks show log-probabilities. with_usage: True: the last chunk has the usage.
         is_predicted: True: the client predicted the answer, so the usage tells how much of the prediction was right.
         """
@@ -50,6 +54,7 @@ class ChatEvents:
         self._calls = calls
         self._has_begun = False
         self._has_calls: set[int] = set()
+        self._reasoning = reasoning
         self._text_events = [
             TextEvent(self._chunk(choices=[ChatChunkChoice(index, ChatDelta(content=""))]), "content")
             for index in range(num_choices)
@@ -70,7 +75,8 @@ class ChatEvents:
             self._has_begun = True
             return roles + b"".join(map(self._piece, item))
         if isinstance(item, Usage) and self._with_usage:
-            usage = usage_out([item], is_predicted=self._is_predicted)
+            num_reasoning = sum(each.num_reasoning_tokens for each in self._reasoning)
+            usage = usage_out([item], is_predicted=self._is_predicted, num_reasoning_tokens=num_reasoning)
             return event(self._chunk(choices=[], usage=usage))
         return b""
 
@@ -87,19 +93,25 @@ class ChatEvents:
         return b"".join(map(event, chunks))
 
     def _piece(self, piece: Piece) -> bytes:
-        data = b""
+        data, text, tokens = b"", piece.text, piece.tokens
         if self._so_far is not None:
             self._chunk = partial(self._chunk, usage=self._so_far.add(piece.index, piece))
-        if (self._with_logprobs and piece.tokens) or piece.token_ids:
-            logprobs = chat_logprobs(piece.tokens, self._to_bytes) if self._with_logprobs else None
+        if self._reasoning:
+            divided = self._reasoning[piece.index].push(piece)
+            text, tokens = divided.answer, divided.tokens
+            if divided.reasoning:
+                delta = ChatDelta(reasoning_content=divided.reasoning)
+                data = event(self._chunk(choices=[ChatChunkChoice(piece.index, delta)]))
+        if (self._with_logprobs and tokens) or piece.token_ids:
+            logprobs = chat_logprobs(tokens, self._to_bytes) if self._with_logprobs else None
             token_ids = piece.token_ids if self._prompt_ids is not None else msgspec.UNSET
-            delta = ChatDelta(content=piece.text) if piece.text or self._calls is None else ChatDelta()
+            delta = ChatDelta(content=text) if text or self._calls is None else ChatDelta()
             choice = ChatChunkChoice(piece.index, delta, None, logprobs, token_ids)
-            data = event(self._chunk(choices=[choice]))
-        elif piece.text and self._so_far is not None:
-            data = event(self._chunk(choices=[ChatChunkChoice(piece.index, ChatDelta(content=piece.text))]))
-        elif piece.text:
-            data = self._text_events[piece.index](piece.text)
+            data += event(self._chunk(choices=[choice]))
+        elif text and self._so_far is not None:
+            data += event(self._chunk(choices=[ChatChunkChoice(piece.index, ChatDelta(content=text))]))
+        elif text:
+            data += self._text_events[piece.index](text)
         if piece.calls:
             data += self._call_events(piece)
         if piece.finish_reason is not None:

@@ -54,6 +54,8 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_calls: Annotated[list[ToolCallParam], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCallParam | None = None
+    reasoning_content: str | None = None
+    """The reasoning of an earlier answer, which the chat template may show to the model again (vLLM's)."""
 
 
 class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
@@ -115,6 +117,8 @@ class AssistantMessage(msgspec.Struct, frozen=True):
     """The tool calls, where there are any."""
     function_call: FunctionCall | UnsetType = msgspec.UNSET
     """The call, if there is one and the request had `functions`."""
+    reasoning_content: str | UnsetType = msgspec.UNSET
+    """The reasoning before the answer, of a model that thinks (vLLM's)."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -156,6 +160,8 @@ class ChatDelta(msgspec.Struct, frozen=True):
     """Always null, sent once together with the role."""
     tool_calls: list[ToolCallDelta] | UnsetType = msgspec.UNSET
     function_call: FunctionCallDelta | UnsetType = msgspec.UNSET
+    reasoning_content: str | UnsetType = msgspec.UNSET
+    """The next part of the reasoning, which comes before the content (vLLM's)."""
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

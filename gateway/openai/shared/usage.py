@@ -72,10 +72,10 @@ def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut 
     return None if with_usage else msgspec.UNSET
 
 
-def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False) -> UsageOut:
+def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False, num_reasoning_tokens: int = 0) -> UsageOut:
     """Return the sum over the prompts of one reply.
 
-    is_predicted: True if the drafts came from the client's prediction.
+    is_predicted: True if the drafts came from the client's prediction. num_reasoning_tokens: the tokens of reasoning.
     """
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
@@ -87,5 +87,5 @@ def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False) -> UsageOu
         completion,
         prompt + completion,
         PromptTokensDetails(cached),
-        CompletionTokensDetails(accepted, tried - accepted),
+        CompletionTokensDetails(accepted, tried - accepted, min(num_reasoning_tokens, completion)),
     )

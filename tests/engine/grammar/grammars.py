@@ -17,6 +17,7 @@ from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.vocabulary import load_vocabulary
 from engine.grammar.worker import judge
 from engine.protocol import Grammar
+from engine.sequence import Matcher
 from tests.demo import demo_model_dir
 from tests.patience import PATIENCE_S
 
@@ -63,7 +64,7 @@ def matchers(grammar: Grammar, *, is_bounded: bool = False) -> Callable[[], Gram
     return lambda: GrammarMatcher(prototype.deep_copy(), EOS, burst_s=burst_s)
 
 
-def allowed_ids(matcher: GrammarMatcher, vocab_size: int = VOCAB_SIZE) -> NDArray[np.intp]:
+def allowed_ids(matcher: Matcher, vocab_size: int = VOCAB_SIZE) -> NDArray[np.intp]:
     bitmask = np.zeros((vocab_size + 31) // 32, np.int32)
     matcher.fill_allowed(bitmask)
     return np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little"))

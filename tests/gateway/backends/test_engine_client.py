@@ -36,6 +36,7 @@ from engine.protocol import (
     Service,
     StepOutputs,
     Submit,
+    Thinking,
     UnackedUsage,
     Usage,
     UsageRecord,
@@ -48,6 +49,7 @@ from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
 from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.model import EngineModel
+from gateway.backends.generation import Generation
 from gateway.backends.usage import Count
 from gateway.backends.used import UsedAmounts
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly, ShuttingDown
@@ -427,7 +429,7 @@ async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_th
     marked = calling_request({"[ARGS]": 6})
     assert (minor_of(request()), minor_of(calling_request({})), minor_of(marked)) == (0, 0, 2)
     if minor < 2:
-        with pytest.raises(Unanswered, match="version does not know this model's format of tool calls") as caught:
+        with pytest.raises(Unanswered, match="version does not know all of the request's grammar") as caught:
             await anext(backend.deltas(marked))
         assert (caught.value.kind, caught.value.was_sent) == ("absent", False)
         assert (backend.num_in_flight, sink.dispatched_ids) == (0, [])
@@ -436,6 +438,23 @@ async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_th
     assert (await engine.expect(Submit)).request == marked
     await engine.send(StepOutputs([], [final()]))
     assert await reading == [final()]
+
+
+@pytest.mark.parametrize("minor", [0, 2, 3, 4])
+async def test_an_older_engine_holds_an_answer_to_its_grammar_from_the_beginning(engine, backend, minor):
+    await make_ready(backend, engine, minor=minor)
+    thinking = Grammar("choice", '["yes"]', Thinking(end=((7,),)))
+    asked = msgspec.structs.replace(request(), sampling=SamplingParams(max_tokens=10, grammar=thinking))
+    known = asked
+    if minor < 3:
+        with pytest.raises(Unanswered, match="version does not know"):
+            await anext(backend.deltas(asked))
+        sampling = msgspec.structs.replace(asked.sampling, grammar=Grammar("choice", '["yes"]'))
+        known = msgspec.structs.replace(asked, sampling=sampling)
+    reading = asyncio.create_task(anext(backend.generate(Generation(asked))))
+    assert (await engine.expect(Submit)).request == known
+    await engine.send(StepOutputs([], [final()]))
+    assert await reading
 
 
 async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_the_gateways_next_one(engine, backend):

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
-import openai
 import pytest
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
 
-from tests.gateway.live import FakeEngine, make_tenant
-from tests.gateway.model_folder import make_model_folder
-from tests.installation.live_gateway import gateways_with
+from tests.gateway.openai.echo import EchoClient, echoing
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 THOUGHT = "<|channel|>analysis<|message|>Why?<|end|><|start|>assistant"
@@ -25,79 +17,51 @@ CALL = f'{THOUGHT}<|channel|>commentary to=functions.f <|constrain|>json<|messag
 TEMPLATE = "{# <|channel|>commentary <|call|> #}{% if tools %}{% endif %}{{ messages[-1].content }}"
 
 
-class Client:
-    """A client of a model that repeats its prompt up to `<|return|>`."""
-
-    def __init__(self, client: openai.OpenAI, tokenizer: Backend) -> None:
-        self.tokenizer = tokenizer
-        self.responses: Any = client.responses
-        self._client = client
-        self._end = tokenizer.token_to_id("<|return|>")
-
-    def message(self, says: str, num_tokens: int, **fields: Any) -> Any:
-        """Return the reply of the Messages API to a request for this number of tokens."""
-        body = {"model": "tiny", "max_tokens": num_tokens, "messages": [{"role": "user", "content": says}], **fields}
-        reply = self._client.post("/messages", body=body, cast_to=httpx.Response)
-        return reply.json()
-
-    def ask(self, says: str, **fields: Any) -> Any:
-        messages: Any = [{"role": "user", "content": f"{says}<|return|>"}]
-        asked = {"max_tokens": 100, "extra_body": {"stop_token_ids": [self._end]}, **fields}
-        return self._client.chat.completions.create(model="tiny", messages=messages, **asked)
-
-
 @pytest.fixture(scope="module")
-def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("channels")
-    model = make_model_folder(folder / "model")
-    backend = Backend.from_file(str(model / "tokenizer.json"))
-    names = ("return", "start", "channel", "message", "constrain", "end", "call")
-    backend.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in names])
-    backend.save(str(model / "tokenizer.json"))
-    (model / "chat_template.jinja").write_text(TEMPLATE)
-    config = json.loads((model / "config.json").read_text()) | {"vocab_size": backend.get_vocab_size()}
-    (model / "config.json").write_text(json.dumps(config))
-    key = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1")).key
-
-    def engine(endpoint: str, model_dir: Path) -> FakeEngine:
-        return FakeEngine(endpoint, model_dir, "--tokens-per-s", "2000")
-
-    with (
-        gateways_with(engine, module_dsn, model, data_dir=folder) as installed,
-        openai.OpenAI(base_url=f"{installed.gateway.url}/v1", api_key=key, max_retries=0) as client,
-    ):
-        yield Client(client, backend)
+def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EchoClient]:
+    names = ("start", "channel", "message", "constrain", "end", "call")
+    marks = [AddedToken(f"<|{name}|>", special=True) for name in names]
+    with echoing(module_dsn, tmp_path_factory.mktemp("channels"), TEMPLATE, marks) as client:
+        yield client
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS}])
-def test_an_answer_follows_its_thinking(client: Client, fields: dict[str, Any]) -> None:
-    (choice,) = client.ask(ANSWER, **fields).choices
-    assert (choice.message.content, choice.finish_reason) == ("<think>\nWhy?\n</think>\n\nFour.", "stop")
+def test_an_answer_follows_its_thinking(client: EchoClient, fields: dict[str, Any]) -> None:
+    reply = client.ask(ANSWER, **fields)
+    (choice,) = reply.choices
+    assert (choice.message.content, choice.finish_reason) == ("Four.", "stop")
+    assert choice.message.reasoning_content == "Why?"
     assert choice.message.tool_calls is None
-    streamed = [chunk.choices[0].delta.content or "" for chunk in client.ask(ANSWER, stream=True, **fields)]
-    assert "".join(streamed) == choice.message.content
+    options = {"include_usage": True}
+    *chunks, last = client.ask(ANSWER, stream=True, stream_options=options, **fields)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.content or "" for delta in deltas) == "Four."
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "Why?"
+    for usage in (reply.usage, last.usage):
+        assert 0 < usage.completion_tokens_details.reasoning_tokens < usage.completion_tokens
 
 
-def test_a_message_to_a_function_is_a_call(client: Client) -> None:
+def test_a_message_to_a_function_is_a_call(client: EchoClient) -> None:
     (choice,) = client.ask(CALL, tools=TOOLS).choices
     (call,) = choice.message.tool_calls
     assert (call.function.name, call.function.arguments) == ("f", '{"n": 4}')
     assert choice.finish_reason == "tool_calls"
-    assert choice.message.content.strip() == "<think>\nWhy?\n</think>"
+    assert (choice.message.content, choice.message.reasoning_content) == (None, "Why?")
 
 
-def test_a_message_to_a_function_without_tools_is_content(client: Client) -> None:
+def test_a_message_to_a_function_without_tools_is_content(client: EchoClient) -> None:
     (choice,) = client.ask(CALL).choices
-    assert choice.message.content.endswith('<tool_call>\n{"name": "f", "arguments": {"n": 4}}\n</tool_call>')
+    assert choice.message.content == '<tool_call>\n{"name": "f", "arguments": {"n": 4}}\n</tool_call>'
 
 
-def test_special_tokens_are_shown_where_they_are_asked_for(client: Client) -> None:
+def test_special_tokens_are_shown_where_they_are_asked_for(client: EchoClient) -> None:
     extra = {"skip_special_tokens": False, "ignore_eos": True}
     (choice,) = client.ask(ANSWER, max_tokens=4, extra_body=extra).choices
     assert choice.message.content.startswith("<|channel|>")
+    assert not hasattr(choice.message, "reasoning_content")
 
 
-def test_messages_have_thinking_in_a_block_of_its_own_whether_asked_for_or_not(client: Client) -> None:
+def test_messages_have_thinking_in_a_block_of_its_own_whether_asked_for_or_not(client: EchoClient) -> None:
     num_tokens = len(client.tokenizer.encode(ANSWER).ids)
     content = client.message(ANSWER, num_tokens)["content"]
     assert [(block["type"], block.get("thinking", block.get("text"))) for block in content] == [
@@ -106,7 +70,7 @@ def test_messages_have_thinking_in_a_block_of_its_own_whether_asked_for_or_not(c
     ]
 
 
-def test_responses_have_thinking_and_calls_as_items(client: Client) -> None:
+def test_responses_have_thinking_and_calls_as_items(client: EchoClient) -> None:
     num_tokens = len(client.tokenizer.encode(CALL).ids)
     tools: Any = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
     reply = client.responses.create(model="tiny", input=CALL, tools=tools, max_output_tokens=num_tokens)
