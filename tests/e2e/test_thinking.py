@@ -63,7 +63,7 @@ def test_what_has_to_be_written_follows_the_thinking(own_open_folder: Path) -> N
         untaught = choices(**wanted, chat_template_kwargs={"enable_thinking": False})
         assert len(untaught) == 16 and all("reasoning_content" not in message for message in untaught)
         called = choices(tools=[TOOL], tool_choice="required")
-        assert {call["function"]["arguments"] for message in called for call in message["tool_calls"]} == {"{}"}
+        assert all(json.loads(call["function"]["arguments"]) == {} for each in called for call in each["tool_calls"])
         assert any("reasoning_content" in message for message in called)
         assert all(message["content"] is None for message in called)
     finally:
