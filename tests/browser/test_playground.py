@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 from playwright.async_api import TimeoutError as PageTimeout
 
 from tests.browser.conftest import Mode, Visit, sign_in
@@ -274,3 +275,33 @@ async def test_a_refusal_leads_to_its_explanation(visit: Visit, browser_house: B
     await page.get_by_role("link", name="Why was this refused?").click()
     await expect(page.get_by_role("dialog", name="Why was this refused?")).to_be_visible()
     assert "/refusals?" in page.url and "q=req_" in page.url
+
+
+def chunks(*deltas: dict[str, str]) -> str:
+    """Return the events of a streamed chat."""
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    bodies = [{"choices": [choice]} for choice in [*choices, {"index": 0, "delta": {}, "finish_reason": "stop"}]]
+    return "".join(f"data: {json.dumps(body)}\n\n" for body in bodies) + "data: [DONE]\n\n"
+
+
+async def test_reasoning_is_apart_and_open_until_the_answer_comes(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(MEMBER)
+    page = watched.page
+    reply = chunks({"reasoning_content": "It may "}, {"reasoning_content": "be even."})
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(status=200, headers={"content-type": "text/event-stream"}, body=reply)
+
+    await page.route("**/v1/chat/completions", answer)
+    await watched.open("playground?model=tiny:support-bot")
+    await send_message(page, "2 + 2?")
+    reasoning = page.locator(".turn-reasoning")
+    await expect(reasoning.get_by_text("It may be even.")).to_be_visible()
+    reply = chunks({"reasoning_content": "Again."}, {"content": "Four."})
+    await send_message(page, "And?")
+    await expect(page.locator(".turn.assistant .turn-text").nth(1)).to_have_text("Four.")
+    await expect(reasoning.nth(1).get_by_text("Again.")).to_be_hidden()
+    await reasoning.nth(1).get_by_text("Reasoning").click()
+    await expect(reasoning.nth(1).get_by_text("Again.")).to_be_visible()
+    assert await watched.violations() == []
+    await page.unroute("**/v1/chat/completions")

@@ -23,10 +23,11 @@ const chat = {
     };
   },
 
-  /** Return {text, finishReason, usage} of an event, as far as the event has them. */
+  /** Return {text, reasoning, finishReason, usage} of an event, as far as the event has them. */
   read({ choices: [choice], usage }) {
     return {
       text: choice?.delta.content,
+      reasoning: choice?.delta.reasoning_content,
       finishReason: choice?.finish_reason,
       usage: usage && { input: usage.prompt_tokens, output: usage.completion_tokens },
     };
@@ -70,6 +71,7 @@ const responses = {
 
   read({ type, delta, response }) {
     if (type === "response.output_text.delta") return { text: delta };
+    if (type === "response.reasoning_text.delta") return { reasoning: delta };
     if (!response?.usage) return {};
     const { id, status, usage, incomplete_details: cut, store } = response;
     return {

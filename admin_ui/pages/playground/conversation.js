@@ -9,8 +9,8 @@ const COST_TRIES = 6;
 const COST_PAUSE_MS = 1500;
 
 /**
- * Return the state of a conversation, {turns, busy, error, send, stop, clear}. A turn: {role, content, model?,
- * stopped?, failed?, result?, cost?}; failed: the turn got no answer.
+ * Return the state of a conversation, {turns, busy, error, send, stop, clear}. A turn: {role, content, reasoning?,
+ * model?, stopped?, failed?, result?, cost?}; failed: the turn got no answer.
  */
 export function useConversation() {
   const [turns, setTurns] = useState([]);
@@ -36,7 +36,7 @@ export function useConversation() {
     const before = kept.current.filter(({ failed }) => !failed);
     const said = [...before, { role: "user", content: text }];
     const at = said.length;
-    show([...said, { role: "assistant", content: "", model }]);
+    show([...said, { role: "assistant", content: "", reasoning: "", model }]);
     setBusy(true);
     setError(null);
     try {
@@ -45,7 +45,11 @@ export function useConversation() {
         key: key.value,
         body: api.body({ model, turns: said, settings }),
         signal: stopper.signal,
-        onText: (more) => change(at, ({ content }) => ({ content: content + more })),
+        onPart: (more) =>
+          change(at, ({ content, reasoning }) => ({
+            content: content + more.text,
+            reasoning: reasoning + more.reasoning,
+          })),
       });
       change(at, () => ({ result }));
       costOf(result.requestId, key.projectId ?? projectId, stopper.signal).then(
@@ -54,7 +58,7 @@ export function useConversation() {
     } catch (failure) {
       if (failure.name === "AbortError") change(at, () => ({ stopped: true }));
       else setError(failure);
-      if (!kept.current[at]?.content)
+      if (!kept.current[at]?.content && !kept.current[at]?.reasoning)
         show(failure.name === "AbortError" ? before : [...before, { role: "user", content: text, failed: true }]);
       return failure.name === "AbortError";
     } finally {

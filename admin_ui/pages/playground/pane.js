@@ -20,7 +20,7 @@ export function Pane({ label, chat, model, models, projectId, onModel, onRemove,
   const log = useRef(null);
   const [showing, show] = useState(false);
   const length = chat.turns.reduce(
-    (sum, { content, result, cost }) => sum + content.length + !!result + !!cost,
+    (sum, { content, reasoning = "", result, cost }) => sum + content.length + reasoning.length + !!result + !!cost,
     chat.turns.length,
   );
   useEffect(() => {
@@ -75,13 +75,22 @@ export function Pane({ label, chat, model, models, projectId, onModel, onRemove,
 }
 
 function Turn({ turn, waits }) {
-  const { role, content, model, stopped, failed, result, cost } = turn;
+  const { role, content, reasoning, model, stopped, failed, result, cost } = turn;
   return html`
     <article class="turn ${role}">
       <h3>
         ${role === "user" ? "You" : model}
         ${failed && ", not answered"}
       </h3>
+      ${
+        reasoning &&
+        html`
+          <details class="turn-reasoning" open=${!content}>
+            <summary>Reasoning</summary>
+            <div>${reasoning}</div>
+          </details>
+        `
+      }
       <div class="turn-text">
         ${content}
         ${waits && html`<i class="caret" aria-hidden="true"></i>`}
