@@ -186,7 +186,7 @@ class Run:
         last = self.prompts[0][-ENDS_OPEN_TOKENS:]
         return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
 
-    def _without_thinking(self, collected: Collected) -> Collected:
+    def without_thinking(self, collected: Collected) -> Collected:
         """Return an answer to the first prompt without the thinking before it."""
         if not self.thinks:
             return collected
@@ -262,7 +262,7 @@ class Run:
             self._whole, answer = await collect_items(coming, prepared.generation.request.n, self._context.check)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
-        return self._without_thinking(answer)
+        return self.without_thinking(answer)
 
     def serve_whole(self) -> None:
         """Make `items` yield the answer that `begin_whole` collected."""

@@ -87,7 +87,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
             msgspec.structs.replace(item, id=item_id("msg", random_part, number))
             for number, item in enumerate(messages)
         ]
-        answer = collected.answers[0]
+        answer = run.without_thinking(collected).answers[0]
         summary = earlier.sealed.seal(answer.text, caller.project_id, base, "compaction")
         item = CompactionItem(item_id("cmp", random_part, len(messages)), summary)
         is_cut = answer.finish_reason == "length"

@@ -32,9 +32,12 @@ class EchoClient:
 
     def message(self, says: str, num_tokens: int, **fields: Any) -> Any:
         """Return the reply of the Messages API to a request for this number of tokens."""
-        body = {"model": "tiny", "max_tokens": num_tokens, "messages": [{"role": "user", "content": says}], **fields}
-        reply = self._client.post("/messages", body=body, cast_to=httpx.Response)
-        return reply.json()
+        messages = [{"role": "user", "content": says}]
+        return self.post("/messages", max_tokens=num_tokens, messages=messages, **fields)
+
+    def post(self, path: str, **body: Any) -> Any:
+        """Return the reply to a request that openai's client has no method for."""
+        return self._client.post(path, body={"model": "tiny", **body}, cast_to=httpx.Response).json()
 
     def ask(self, says: str, **fields: Any) -> Any:
         """Return the reply to a chat whose answer is what the user says."""

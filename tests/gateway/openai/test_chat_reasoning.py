@@ -95,3 +95,10 @@ def test_reasoning_belongs_to_the_assistant(client: EchoClient) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.ask("", messages=[{"role": "user", "content": "4", "reasoning_content": "even"}])
     assert caught.value.param == "messages[0].reasoning_content"
+
+
+def test_a_conversation_goes_on_from_a_summary_without_its_reasoning(client: EchoClient) -> None:
+    compacted = client.post("/responses/compact", input=f"{THOUGHT}Four.")
+    asked = [compacted["output"][-1], {"role": "user", "content": "!"}]
+    reply = client.responses.create(model="tiny", input=asked, max_output_tokens=60)
+    assert "Four." in reply.output_text and "Why?" not in reply.output_text
