@@ -119,6 +119,7 @@ class Preparation:
         # A server that renders the conversation itself reads the calls as well. Grammars of calls know no channels.
         is_free = sampling.grammar is None and not request.style.with_special
         may_be_in_channels = is_free and has_ids and model.tokenizer.calls_in_channels
+        is_held = has_ids and (sampling.grammar is not None or (tools is not None and tools.must_call))
         if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
@@ -163,7 +164,8 @@ class Preparation:
             key_owner,
             context.trace.header,
         )
-        return Prepared(generation, tag, request.names.grammar, request.names.this_prompt)
+        is_held_at_once = is_held and sampling.grammar is not None and sampling.grammar.thinking is None
+        return Prepared(generation, tag, request.names.grammar, request.names.this_prompt, is_held_at_once)
 
     async def embedding(
         self,

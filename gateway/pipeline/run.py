@@ -58,6 +58,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The client's name of the grammar's field, for an error of the engine, which alone understands grammars."""
     prompt_field: str | None = None
     """The client's name of the prompt's field, for a server of another maker that alone knows the prompt's length."""
+    is_held_at_once: bool = False
+    """True if a grammar holds the whole completion, which then has no thinking, whatever the prompt ended with."""
 
     @property
     def max_tokens(self) -> int:
@@ -182,7 +184,9 @@ class Run:
 
     @property
     def has_begun_to_think(self) -> bool:
-        """True where the chat template has written the beginning of the model's thinking into the first prompt."""
+        """True where the first prompt ends with the beginning of the model's thinking, which goes on."""
+        if self._prepared[0].is_held_at_once:
+            return False
         last = self.prompts[0][-ENDS_OPEN_TOKENS:]
         return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
 
