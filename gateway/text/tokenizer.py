@@ -80,6 +80,7 @@ class Tokenizer:
         """True if the chat template has thinking before an answer."""
         self._think_ids = tuple(self.backend.token_to_id(mark) for mark in (BEGIN, END))
         """The ids of the tokens around thinking, each None where the vocabulary has no such token."""
+        self._special_ids = self._token_text.special_ids.difference(self._think_ids if self.thinks else ())
         self.tools = template_tools(source if TOOLS.intersection(reads) else "").with_special(special)
         """The way in which the chat template treats tools."""
 
@@ -216,8 +217,8 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The ids of the tokens that are not text."""
-        return self._token_text.special_ids
+        """The ids of the tokens that are not text. The tokens around thinking are, as readers divide text by them."""
+        return self._special_ids
 
     @property
     def strips_first_space(self) -> bool:

@@ -9,6 +9,7 @@ from tokenizers import AddedToken
 
 from engine.protocol import Delta, Thinking
 from gateway.backends.text.calling_choice import calling_choices
+from gateway.backends.text.choices import Choice
 from gateway.text.options import PLAIN, USUAL, Argument, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
@@ -77,6 +78,19 @@ def test_a_model_without_a_token_for_the_end_of_thinking_is_held_from_the_beginn
 
 def test_a_model_that_knows_no_thinking_has_none_whatever_its_vocabulary() -> None:
     assert before(tokenizer_of(templates.QWEN, "<think>", "</think>")) is None
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_the_tokens_around_thinking_are_text_whether_special_or_not(special: bool) -> None:
+    backend = vocabularies.byte_level().backend
+    added = [AddedToken(mark, special=special, normalized=False) for mark in ("<think>", "</think>")]
+    (backend.add_special_tokens if special else backend.add_tokens)(added)
+    said = "<think>Why?</think>four"
+    ids = backend.encode(said, add_special_tokens=False).ids
+    for template, shown in ((templates.QWEN_3, said), (templates.QWEN, "Why?four" if special else said)):
+        choice = Choice(0, Tokenizer(backend, template), (), min_tokens=0)
+        pieces = [choice.push(Delta("r", ids, len(ids))), choice.end("stop")]
+        assert "".join(piece.text for piece in pieces if piece is not None) == shown
 
 
 @pytest.mark.parametrize("must_call", [False, True])
