@@ -71,12 +71,18 @@ class ChannelText:
     """
 
     def __init__(
-        self, tokens: ChannelTokens, *, follows_prompt: bool = False, functions: Collection[str] = frozenset()
+        self,
+        tokens: ChannelTokens,
+        *,
+        follows_prompt: bool = False,
+        functions: Collection[str] = frozenset(),
+        thinks_up_to_final: bool = False,
     ) -> None:
         """Begin a reply.
 
         follows_prompt: True: its first text goes on with a text of the prompt's. functions: the names of functions
-        whose arguments are given alone; calls of others are written as text.
+        whose arguments are given alone; calls of others are written as text. thinks_up_to_final: True: all that comes
+        before the channel `final` is thinking, remarks and calls as well.
         """
         self.has_header = False
         """True once the reply has a header: from then on channels tell what a text is."""
@@ -88,6 +94,7 @@ class ChannelText:
         """True if the bytes of the last push are the model's own, rather than added, such as `<think>`."""
         self._tokens = tokens
         self._functions = functions
+        self._thinks_up_to_final = thinks_up_to_final
         self._kind: Kind = "text" if follows_prompt else "lead"
         self._held = b""
         """The bytes that are not decided: of a lead or header, the end of thinking that may begin `</think>`, and white
@@ -161,12 +168,17 @@ class ChannelText:
         if role is not None and role[1] != b"assistant":
             self._kind = "hidden"
             return b""
+        if self._thinks_up_to_final and channel != [b"final"]:
+            return self._begin_thought()
         recipient = _RECIPIENT.search(header)
         if recipient is not None and channel != [b"final"]:
             return self._begin_call(recipient[1])
         if channel != [b"analysis"]:
             self._kind = "text"
             return self._end_thinking() or (b"\n\n" if self._has_answer else b"")
+        return self._begin_thought()
+
+    def _begin_thought(self) -> bytes:
         self._kind = "hidden" if self._has_answer else "thinking"
         if self._has_answer:
             return b""
@@ -208,6 +220,9 @@ class ChannelText:
                 if len(self._held) <= MAX_HEADER_BYTES and _LEAD.fullmatch(self._held):
                     return b""
                 self._kind, raw, self._held = "text", self._held, b""
+                if self._thinks_up_to_final:
+                    begun = self._begin_thought()
+                    return begun + self._thought(raw)
         self._has_answer = self._has_answer or bool(raw)
         return raw
 

@@ -25,7 +25,7 @@ class Detokenizer:
     one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there. functions: the names of functions whose calls in channels
-    are told apart rather than written as text.
+    are told apart rather than written as text. thinks_up_to_final: as `TextStyle.thinks_up_to_final`.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Detokenizer:
         with_special: bool = False,
         follows_prompt: bool = False,
         functions: Collection[str] = frozenset(),
+        thinks_up_to_final: bool = False,
     ) -> None:
         self.num_tokens = 0
         """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
@@ -48,7 +49,12 @@ class Detokenizer:
         self.channels: ChannelText | None = None
         """The rewriting of a reply in channels; None for a model that writes text alone."""
         if tokenizer.channels is not None and not with_special:
-            self.channels = ChannelText(tokenizer.channels, follows_prompt=follows_prompt, functions=functions)
+            self.channels = ChannelText(
+                tokenizer.channels,
+                follows_prompt=follows_prompt,
+                functions=functions,
+                thinks_up_to_final=thinks_up_to_final,
+            )
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)

@@ -37,6 +37,7 @@ class Choice:
             include_stop=style.include_stop,
             with_special=style.with_special,
             follows_prompt=style.follows_prompt,
+            thinks_up_to_final=style.thinks_up_to_final,
         )
         self._with_token_ids = style.with_token_ids
         self._new_ids: list[int] = []

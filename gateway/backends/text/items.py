@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
+import msgspec
+
 from engine.protocol import Delta, Final, TokenLogprobs
 from gateway.backends.generation import Generation, Item, Piece, PromptTokens
 from gateway.backends.text.calling_choice import CallingChoice, calling_choices
@@ -55,12 +57,13 @@ def _choices(generation: Generation, tokenizer: Tokenizer) -> Sequence[Choice | 
     request, stop = generation.request, generation.stop
     style = style_after(request.prompt_token_ids, tokenizer, generation.style)
     min_tokens = request.sampling.min_tokens
+    grammar = request.sampling.grammar
+    thinking = None if grammar is None else grammar.thinking
     if generation.tools is not None:
-        grammar = request.sampling.grammar
-        thinking = None if grammar is None else grammar.thinking
         return calling_choices(
             request.n, tokenizer, generation.tools, stop, min_tokens=min_tokens, style=style, thinking=thinking
         )
+    style = msgspec.structs.replace(style, thinks_up_to_final=thinking is not None)
     return [Choice(index, tokenizer, stop, min_tokens=min_tokens, style=style) for index in range(request.n)]
 
 

@@ -49,6 +49,20 @@ def test_a_message_to_a_function_is_a_call(client: EchoClient) -> None:
     assert (choice.message.content, choice.message.reasoning_content) == (None, "Why?")
 
 
+REMARK = "<|channel|>commentary<|message|>Here it is.<|end|><|start|>assistant"
+UNASKED = "<|channel|>commentary to=functions.g<|message|>{}<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize("before", ["Well, ", REMARK, THOUGHT + REMARK, THOUGHT + UNASKED, REMARK + THOUGHT])
+def test_an_answer_that_is_held_to_json_is_json_alone(client: EchoClient, before: str) -> None:
+    says = f'{before}<|channel|>final <|constrain|>json<|message|>{{"n": 4}}'
+    message = client.ask(says, response_format={"type": "json_object"}).choices[0].message
+    assert message.content == '{"n": 4}'
+    assert message.reasoning_content.strip()
+    chunks = client.ask(says, response_format={"type": "json_object"}, stream=True)
+    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == '{"n": 4}'
+
+
 def test_a_message_to_a_function_without_tools_is_content(client: EchoClient) -> None:
     (choice,) = client.ask(CALL).choices
     assert choice.message.content == '<tool_call>\n{"name": "f", "arguments": {"n": 4}}\n</tool_call>'
