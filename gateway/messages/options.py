@@ -40,6 +40,7 @@ def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conv
         continue_final_message=turns.continues,
         arguments=tuple(_arguments(wire.thinking, wire.output_config)),
         fits_system=True,
+        may_think=is_to_think(wire.thinking),
     )
     return Conversation(turns.messages, message_tools(wire.tools, wire.tool_choice), rendering)
 

@@ -46,15 +46,21 @@ def _terms(context: RequestContext) -> BatchTerms | None:
     return None if context.batch is None else BatchTerms(context.batch.slack_s)
 
 
-def _after_thinking(grammar: Grammar, tokenizer: Tokenizer, prompt_ids: list[int], rendering: Rendering) -> Grammar:
+def after_thinking(
+    grammar: Grammar, tokenizer: Tokenizer, prompt_ids: list[int], rendering: Rendering, *, is_held: bool
+) -> Grammar:
     """Return a grammar that begins to hold once the model has thought, where it may think.
 
     Grammars of calls know no channels: a model that thinks in a channel does not think before a call that it has to
     make.
+
+    is_held: True if the grammar holds all that comes after the thinking, rather than calls alone.
     """
     if grammar.kind == "tool_calls" and tokenizer.channels is not None:
         return grammar
     thinking = tokenizer.thinking_before(prompt_ids, is_new_turn=rendering.add_generation_prompt)
+    if is_held and not rendering.may_think and thinking is not None and thinking.begin is not None:
+        return grammar
     return msgspec.structs.replace(grammar, thinking=thinking)
 
 
@@ -124,7 +130,8 @@ class Preparation:
             grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         if sampling.grammar is not None and conversation is not None and has_ids:
-            grammar = _after_thinking(sampling.grammar, model.tokenizer, prompt.token_ids, conversation.rendering)
+            grammar, rendering = sampling.grammar, conversation.rendering
+            grammar = after_thinking(grammar, model.tokenizer, prompt.token_ids, rendering, is_held=is_held)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)

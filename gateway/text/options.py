@@ -33,6 +33,9 @@ class Rendering(msgspec.Struct, frozen=True):
     fits_system: bool = False
     """True: system messages after the first message become turns of the user, if the chat template takes a system
     message at the beginning alone."""
+    may_think: bool = True
+    """False: the client wants no thinking. A model that begins to think by itself may not where a grammar holds all
+    that it writes."""
 
 
 USUAL = Rendering()
