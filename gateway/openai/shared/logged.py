@@ -9,10 +9,11 @@ from gateway.openai.chat.wire import ChatMessage
 
 
 def logged_messages(messages: Iterable[ChatMessage]) -> Iterator[LoggedMessage]:
-    """Yield the text and the calls of each message; other modalities are refused before."""
+    """Yield the reasoning, the text and the calls of each message; other modalities are refused before."""
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
-        texts = [message.content] if isinstance(message.content, str) else []
+        texts = [message.reasoning_content] if message.reasoning_content else []
+        texts += [message.content] if isinstance(message.content, str) else []
         texts += [part.text or part.refusal or "" for part in parts]
         calls = [call.function for call in message.tool_calls or () if call.function is not None]
         if message.function_call is not None:
