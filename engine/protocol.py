@@ -64,6 +64,8 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     begin: int | None = None
     """The token that begins the thinking as the first of the completion, where any other token means that there is no
     thinking; None: the prompt has begun it."""
+    may_end: bool = False
+    """True: the completion may end within the thinking, as its grammar asks for nothing after it."""
 
 
 class ThinkingPlace:

@@ -29,21 +29,22 @@ def check_thinking(thinking: Thinking, vocab_size: int) -> None:
 class ThinkingMatcher:
     """A matcher (`sequence.Matcher`) that lets a completion think before its grammar begins.
 
-    Within the thinking all tokens are allowed but the end-of-sequence ids: a completion that ended there would have
-    nothing of what its grammar asks for.
+    Within the thinking all tokens are allowed, and the end-of-sequence ids only if the grammar asks for nothing after
+    it.
     """
 
     def __init__(self, grammar: Matcher, thinking: Thinking, eos_token_ids: tuple[int, ...]) -> None:
         self._grammar = grammar
         self._place = ThinkingPlace(thinking)
-        self._eos = eos_token_ids
+        self._refused = () if thinking.may_end else eos_token_ids
+        """The tokens that may not come within the thinking."""
 
     def fill_allowed(self, bitmask: NDArray[np.int32]) -> None:
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, and clear the others."""
         bits = bitmask.view(np.uint32)
         if self._place.is_within:
             bits.fill(0xFFFFFFFF)
-            for token_id in self._eos:
+            for token_id in self._refused:
                 bits[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
             return
         self._grammar.fill_allowed(bitmask)

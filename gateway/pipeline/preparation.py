@@ -61,6 +61,8 @@ def after_thinking(
     thinking = tokenizer.thinking_before(prompt_ids, is_new_turn=rendering.add_generation_prompt)
     if is_held and not rendering.may_think and thinking is not None and thinking.begin is not None:
         return grammar
+    if thinking is not None:
+        thinking = msgspec.structs.replace(thinking, may_end=not is_held)
     return msgspec.structs.replace(grammar, thinking=thinking)
 
 

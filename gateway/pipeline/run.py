@@ -39,7 +39,7 @@ from gateway.pipeline.items.timing import Took, timed_items
 from gateway.pipeline.merge import merge_items, run_jobs
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
-from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking, without_thinking
+from gateway.text.thinking import ENDS_OPEN_TOKENS, answer_start, begins_thinking
 
 log = structlog.get_logger(__name__)
 
@@ -191,14 +191,14 @@ class Run:
         return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
 
     def without_thinking(self, collected: Collected) -> Collected:
-        """Return an answer to the first prompt without the thinking before it."""
+        """Return an answer to the first prompt without the thinking before it: its texts, and the tokens of these."""
         if not self.thinks:
             return collected
-        is_open = self.has_begun_to_think
-        answers = [
-            msgspec.structs.replace(each, text=without_thinking(each.text, is_open=is_open))
-            for each in collected.answers
-        ]
+        answers = []
+        for each in collected.answers:
+            start = answer_start(each.text, is_open=self.has_begun_to_think)
+            tokens = [token for token in each.tokens if token.start >= start]
+            answers.append(msgspec.structs.replace(each, text=each.text[start:], tokens=tokens, steps=[]))
         return msgspec.structs.replace(collected, answers=answers)
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from collections.abc import Collection, Sequence
 
+from engine.protocol import Thinking, ThinkingPlace
 from gateway.text.channels import ChannelText
 from gateway.text.stop_strings import StopStrings
 from gateway.text.tokenizer import Tokenizer
@@ -25,7 +26,8 @@ class Detokenizer:
     one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there. functions: the names of functions whose calls in channels
-    are told apart rather than written as text. thinks_up_to_final: as `TextStyle.thinks_up_to_final`.
+    are told apart rather than written as text. thinking: the thinking before a text that is held to a grammar, in which
+    no stop string is looked for; None: there is none.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Detokenizer:
         with_special: bool = False,
         follows_prompt: bool = False,
         functions: Collection[str] = frozenset(),
-        thinks_up_to_final: bool = False,
+        thinking: Thinking | None = None,
     ) -> None:
         self.num_tokens = 0
         """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
@@ -53,12 +55,15 @@ class Detokenizer:
                 tokenizer.channels,
                 follows_prompt=follows_prompt,
                 functions=functions,
-                thinks_up_to_final=thinks_up_to_final,
+                thinks_up_to_final=thinking is not None,
             )
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)
         self._min_tokens = min_tokens
+        self._thinking = None if thinking is None or not stop else ThinkingPlace(thinking)
+        self._is_thought = False
+        """True if the last token belongs to the thinking."""
         self._rest = b""  # the beginning of a character
 
     @property
@@ -91,6 +96,7 @@ class Detokenizer:
             if self._stop.found:
                 break
             self.num_tokens += 1
+            self._is_thought = self._thinking is not None and self._thinking.push(token_id)
             shown += self._show(self._decode((token_id,)))
         return shown
 
@@ -125,4 +131,5 @@ class Detokenizer:
         return [push(each, b"" if each in skipped else self._to_bytes(each)) for each in token_ids]
 
     def _show(self, text: str) -> str:
-        return self._stop.push(text, is_exempt=not self.is_own or self.num_tokens <= self._min_tokens)
+        is_exempt = self._is_thought or not self.is_own or self.num_tokens <= self._min_tokens
+        return self._stop.push(text, is_exempt=is_exempt)

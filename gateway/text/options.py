@@ -52,8 +52,6 @@ class TextStyle(msgspec.Struct, frozen=True):
     """True to show token ids beside the text."""
     follows_prompt: bool = False
     """True if the completion goes on with the prompt's text, rather than being a text of its own."""
-    thinks_up_to_final: bool = False
-    """True if a grammar holds the channel `final` alone, so that a reply in channels has its answer nowhere else."""
 
 
 PLAIN = TextStyle()

@@ -21,10 +21,12 @@ def ends_thinking(prompt_end: bytes) -> bool:
     return prompt_end.rstrip().endswith(END.encode())
 
 
-def without_thinking(text: str, *, is_open: bool) -> str:
-    """Return the answer of a whole text. is_open: whether the prompt ended with BEGIN."""
+def answer_start(text: str, *, is_open: bool) -> int:
+    """Return where the answer begins in a whole text. is_open: whether the prompt ended with BEGIN."""
     thinking = ThinkingText(is_open=is_open)
-    return "".join(part for kind, part in thinking.push(text) + thinking.finish() if kind == "text")
+    thinking.push(text)
+    thinking.finish()
+    return len(text) if thinking.text_start is None else thinking.text_start
 
 
 class ThinkingText:

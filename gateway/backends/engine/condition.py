@@ -64,9 +64,14 @@ class EngineCondition:
             raise Unanswered(not_ready("the engine's version does not know all of the request's grammar"), "absent")
 
     def without_unknown_thinking(self, request: GenerateRequest) -> GenerateRequest:
-        """Return a request as the engine knows it: for one of an older version, a grammar holds from the beginning."""
+        """Return a request as the engine knows it: for one of an older version, a grammar holds from the beginning.
+
+        A request whose prompt has begun the thinking stays as it is, and is not sent to such an engine.
+        """
         grammar = request.sampling.grammar
         if grammar is None or grammar.thinking is None or self._minor >= MINOR_OF_THINKING:
+            return request
+        if grammar.thinking.begin is None and self._model.tokenizer.channels is None:
             return request
         sampling = msgspec.structs.replace(request.sampling, grammar=msgspec.structs.replace(grammar, thinking=None))
         return msgspec.structs.replace(request, sampling=sampling)

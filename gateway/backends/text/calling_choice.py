@@ -50,7 +50,8 @@ class _NewContent(msgspec.Struct):
 class CallingChoice:
     """A completion that may call tools, made from its token ids; `choices.Choice` is its counterpart without tools.
 
-    No stop string is looked for within the first `min_tokens` tokens. Thinking is content in which nothing is a call.
+    No stop string is looked for within the first `min_tokens` tokens. Thinking is content in which nothing is a call or
+    a stop string.
     """
 
     def __init__(
@@ -109,7 +110,8 @@ class CallingChoice:
             is_thought = self._thinking is not None and self._thinking.push(token_id)
             if delta.logprobs is not None and not had_calls and self._is_content:
                 self._pending.append(Token(token_id, start, delta.logprobs[position]))
-            self._content_text.is_exempt = not detokenizer.is_own or detokenizer.num_tokens <= self._min_tokens
+            is_early = detokenizer.num_tokens <= self._min_tokens
+            self._content_text.is_exempt = is_thought or is_early or not detokenizer.is_own
             if is_thought:
                 self._take(Parsed(self._content_text.push(text), []), new)
             else:

@@ -10,7 +10,7 @@ import itertools
 
 import msgspec
 
-from engine.protocol import Delta, FinishReason, TokenLogprobs
+from engine.protocol import Delta, FinishReason, Thinking, TokenLogprobs
 from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
@@ -23,7 +23,14 @@ class Choice:
     """A completion as text, made from its token ids. finish_reason: set once the completion has ended."""
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle = PLAIN
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...],
+        *,
+        min_tokens: int,
+        style: TextStyle = PLAIN,
+        thinking: Thinking | None = None,
     ) -> None:
         self.finish_reason: FinishReason | None = None
         self.num_kept_tokens: int | None = None
@@ -37,7 +44,7 @@ class Choice:
             include_stop=style.include_stop,
             with_special=style.with_special,
             follows_prompt=style.follows_prompt,
-            thinks_up_to_final=style.thinks_up_to_final,
+            thinking=thinking,
         )
         self._with_token_ids = style.with_token_ids
         self._new_ids: list[int] = []

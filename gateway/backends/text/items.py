@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-import msgspec
-
 from engine.protocol import Delta, Final, TokenLogprobs
 from gateway.backends.generation import Generation, Item, Piece, PromptTokens
 from gateway.backends.text.calling_choice import CallingChoice, calling_choices
@@ -63,8 +61,10 @@ def _choices(generation: Generation, tokenizer: Tokenizer) -> Sequence[Choice | 
         return calling_choices(
             request.n, tokenizer, generation.tools, stop, min_tokens=min_tokens, style=style, thinking=thinking
         )
-    style = msgspec.structs.replace(style, thinks_up_to_final=thinking is not None)
-    return [Choice(index, tokenizer, stop, min_tokens=min_tokens, style=style) for index in range(request.n)]
+    return [
+        Choice(index, tokenizer, stop, min_tokens=min_tokens, style=style, thinking=thinking)
+        for index in range(request.n)
+    ]
 
 
 async def _pieces(choices: Sequence[Choice | CallingChoice], deltas: list[Delta], stop_at: StopAt) -> list[Piece]:

@@ -82,6 +82,7 @@ def _ask_once(
         return EXIT_OK
     try:
         for chunk in client.stream_chat(body):
+            screen.reasoning(chunk.reasoning)
             screen.text(chunk.text)
     finally:
         screen.end_line()

@@ -32,11 +32,22 @@ class Screen:
         self._out = out
         self._styled = styled
         self._mid_line = False
+        self._is_reasoning = False
+
+    def reasoning(self, text: str) -> None:
+        """Write a part of the reasoning before an answer on a terminal; a file or a pipe gets the answer alone."""
+        if text and self._out.isatty():
+            shown = text.translate(_CONTROLS)
+            self._write(f"{DIM}{shown}{PLAIN}" if self._styled else shown)
+            self._mid_line, self._is_reasoning = not shown.endswith("\n"), True
 
     def text(self, text: str) -> None:
         """Write a part of an answer, without control characters that a terminal would obey."""
         shown = text.translate(_CONTROLS) if self._out.isatty() else text
         if shown:
+            if self._is_reasoning:
+                self.end_line()
+            self._is_reasoning = False
             self._write(shown)
             self._mid_line = not shown.endswith("\n")
 
@@ -129,6 +140,7 @@ class Session:
         chunks = self._client.stream_chat(self._conversation.asking(question))
         try:
             for chunk in chunks:
+                self._screen.reasoning(chunk.reasoning)
                 parts.append(chunk.text)
                 self._screen.text(chunk.text)
                 if chunk.usage is not None:

@@ -76,6 +76,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 class _Delta(msgspec.Struct, frozen=True):
     content: str | None = None
+    reasoning_content: str | None = None
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -99,6 +100,11 @@ class Chunk(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The text of the event."""
         return "".join(choice.delta.content or "" for choice in self.choices)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the event, which comes before the text."""
+        return "".join(choice.delta.reasoning_content or "" for choice in self.choices)
 
 
 _CHUNK = msgspec.json.Decoder(Chunk)

@@ -93,7 +93,8 @@ def _message(message: ChatMessage, path: str) -> Message:
 def _check_fields(message: ChatMessage, path: str) -> None:
     """Check that a message has the fields of its role, and no other role's."""
     for field, role in _FIELDS_OF.items():
-        if message.role != role and getattr(message, field) not in (None, []):
+        says_nothing = (None, "") if field == "reasoning_content" else (None, [])
+        if message.role != role and getattr(message, field) not in says_nothing:
             raise invalid_field(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
     if message.audio is not None:
         raise _unsupported_field(f"{path}.audio", "Audio is not supported with this model.")
@@ -152,7 +153,8 @@ def _content(message: ChatMessage, path: str) -> str:
 
 def _content_text(message: ChatMessage, path: str) -> str:
     content = message.content
-    if content is None and message.role == "assistant" and (message.tool_calls or message.function_call is not None):
+    is_without_text = message.tool_calls or message.function_call is not None or message.reasoning_content
+    if content is None and message.role == "assistant" and is_without_text:
         return ""
     if content is None and message.role == "function":
         return ""

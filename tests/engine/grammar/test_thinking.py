@@ -46,6 +46,13 @@ def test_thinking_that_the_prompt_began_is_free_up_to_its_end_and_the_grammar_ho
     assert matcher.is_complete
 
 
+def test_a_completion_may_end_within_thinking_where_nothing_has_to_follow() -> None:
+    matcher = thinking_matcher(Thinking(end=((CHANNEL,),), may_end=True))
+    assert allowed(matcher) == list(range(VOCAB_SIZE))
+    matcher.accept(CHANNEL)
+    assert not set(EOS) & set(allowed(matcher))
+
+
 def test_the_first_token_decides_whether_there_is_thinking() -> None:
     thinking = Thinking(end=((CHANNEL,),), begin=BEGIN)
     plain = allowed(matchers(YES_OR_NO)())

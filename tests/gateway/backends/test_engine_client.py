@@ -443,7 +443,7 @@ async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_th
 @pytest.mark.parametrize("minor", [0, 2, 3, 4])
 async def test_an_older_engine_holds_an_answer_to_its_grammar_from_the_beginning(engine, backend, minor):
     await make_ready(backend, engine, minor=minor)
-    thinking = Grammar("choice", '["yes"]', Thinking(end=((7,),)))
+    thinking = Grammar("choice", '["yes"]', Thinking(end=((7,),), begin=6))
     asked = msgspec.structs.replace(request(), sampling=SamplingParams(max_tokens=10, grammar=thinking))
     known = asked
     if minor < 3:
@@ -455,6 +455,14 @@ async def test_an_older_engine_holds_an_answer_to_its_grammar_from_the_beginning
     assert (await engine.expect(Submit)).request == known
     await engine.send(StepOutputs([], [final()]))
     assert await reading
+
+
+async def test_an_older_engine_is_sent_no_grammar_after_thinking_that_the_prompt_has_begun(engine, backend):
+    await make_ready(backend, engine, minor=2)
+    grammar = Grammar("choice", '["yes"]', Thinking(end=((7,),)))
+    asked = msgspec.structs.replace(request(), sampling=SamplingParams(max_tokens=10, grammar=grammar))
+    with pytest.raises(Unanswered, match="version does not know"):
+        await anext(backend.generate(Generation(asked)))
 
 
 async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_the_gateways_next_one(engine, backend):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.chat.chat_session import Screen, Session
+from gateway.cli.chat.chat_session import DIM, PLAIN, Screen, Session
 from gateway.cli.chat.conversation import Conversation
 from gateway.cli.chat.inference import Access, InferenceClient, find_access
 from gateway.cli.errors import WrongUsage
@@ -226,3 +226,22 @@ class Terminal:
         ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, f"nothing more came after {self._shown!r}"
         self._shown += os.read(self._descriptor, 4096).decode(errors="replace")
+
+
+class Screenful(io.StringIO):
+    """An output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_reasoning_is_dimmed_on_a_terminal_and_is_no_part_of_a_pipe() -> None:
+    shown = []
+    for out, styled in ((Screenful(), True), (Screenful(), False), (io.StringIO(), False)):
+        screen = Screen(out, styled=styled)
+        for reasoning, text in (("Why?\x1b", ""), (" So.", ""), ("", "Four"), ("", "!")):
+            screen.reasoning(reasoning)
+            screen.text(text)
+        screen.end_line()
+        shown.append(out.getvalue())
+    assert shown == [f"{DIM}Why?{PLAIN}{DIM} So.{PLAIN}\nFour!\n", "Why? So.\nFour!\n", "Four!\n"]

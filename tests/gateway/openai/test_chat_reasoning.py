@@ -86,6 +86,25 @@ def test_choices_are_divided_each_by_itself(client: EchoClient) -> None:
     assert choices[1].message.content.startswith("\nWhy?"), "it begins with the second token, which begins no thinking"
 
 
+@pytest.mark.parametrize("fields", [{"response_format": JSON}, {"tools": TOOLS}])
+def test_no_stop_string_ends_the_thinking_before_what_has_to_be_written(
+    client: EchoClient, fields: dict[str, Any]
+) -> None:
+    message = client.ask(f"{THOUGHT}[1, 2]", stop=["hy", ", "], **fields).choices[0].message
+    assert (message.reasoning_content, message.content) == ("Why?", "[1")
+    message = client.ask(f"{THOUGHT}[1, 2]", stop=["hy", ", "]).choices[0].message
+    assert (message.reasoning_content, message.content) == ("W", "")
+
+
+def test_a_message_may_have_reasoning_alone_and_empty_reasoning_says_nothing(client: EchoClient) -> None:
+    turns = [
+        {"role": "user", "content": "2", "reasoning_content": ""},
+        {"role": "assistant", "content": None, "reasoning_content": "even"},
+        {"role": "user", "content": f"!{END}"},
+    ]
+    assert client.ask("", messages=turns).choices[0].message.content == "2[even]!"
+
+
 def test_earlier_reasoning_is_shown_to_the_chat_template(client: EchoClient) -> None:
     turns = [{"role": "assistant", "content": "4", "reasoning_content": "even"}, {"role": "user", "content": f"!{END}"}]
     assert client.ask("", messages=turns).choices[0].message.content == "[even]4!"
