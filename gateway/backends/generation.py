@@ -99,6 +99,9 @@ class Piece(msgspec.Struct, frozen=True):
     stop_string: str = ""
     """In the last piece of a choice, the stop string that ended it; "" where none did, or where a server of another
     maker looked for it and does not say which."""
+    reasoning: str = ""
+    """New reasoning before the text, of a server of another maker that tells it apart. That of our own engine is a part
+    of the text, which `gateway.text.thinking` divides."""
 
 
 class PromptTokens(msgspec.Struct, frozen=True):

@@ -81,6 +81,10 @@ class Progress:
         """Return the event `message_start`."""
         return [MessageStart(self.message)]
 
+    def add_reasoning(self, text: str) -> list[MessageEvent]:
+        """Return the events for more thinking, of a server that tells it from text; none where it is not wanted."""
+        return [] if self._thinking is None or not text else self._parts([("thinking", text)])
+
     def add_text(self, text: str) -> list[MessageEvent]:
         """Return the events for more text of the model."""
         if not text:

@@ -52,6 +52,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self, collected: Collected) -> MessageObject:
         """Return the reply as one object."""
         progress, answer = self.progress(), collected.answers[0]
+        progress.add_reasoning(answer.reasoning)
         progress.add_text(answer.text)
         for new in answer.calls:
             progress.call(new)
@@ -90,7 +91,8 @@ class MessageEvents:
         return named_event("error", body)
 
     def _events(self, piece: Piece) -> list[MessageEvent]:
-        events = self._progress.add_text(piece.text)
+        events = self._progress.add_reasoning(piece.reasoning)
+        events += self._progress.add_text(piece.text)
         for new in piece.calls:
             events += self._progress.call(new)
         if piece.finish_reason is not None:

@@ -23,6 +23,8 @@ class Answer(msgspec.Struct):
     """The lengths of the text in characters and in tokens after each piece, for a model that thinks."""
     stop_string: str = ""
     """The stop string that ended the choice; "" where none did, or where that is not known."""
+    reasoning: str = ""
+    """The reasoning before the text, where a server of another maker tells it apart."""
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -63,6 +65,8 @@ class Collector:
                 answer.calls += piece.calls
             if piece.token_ids:
                 answer.token_ids += piece.token_ids
+            if piece.reasoning:
+                answer.reasoning += piece.reasoning
             if piece.finish_reason:
                 answer.finish_reason, answer.stop_string = piece.finish_reason, piece.stop_string
             if self._counts_steps:

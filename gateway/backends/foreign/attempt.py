@@ -71,7 +71,7 @@ class Attempt:
         self.usage: Usage | None = None
         """The usage that was recorded of a reply that has ended."""
         self.num_text_bytes = 0
-        """Bytes of text that came, hidden ones included."""
+        """Bytes of text that came, reasoning included."""
         self.num_token_ids = 0
         """Token ids that came, of a server that returns them."""
         self.has_begun = False
@@ -153,7 +153,8 @@ class Attempt:
         self._settled_now = None
         for part in parts:
             index, text = part.index, part.text
-            size = part.hidden_bytes + (len(text) if text.isascii() else len(text.encode(errors="replace")))
+            size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+            size += len(part.reasoning.encode(errors="replace"))
             for call in part.calls:
                 size += len((call.name or "").encode()) + len(call.arguments.encode(errors="replace"))
             if size:

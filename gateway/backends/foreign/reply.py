@@ -24,8 +24,8 @@ class Part(msgspec.Struct):
     """The number of the choice, from 0."""
     text: str = ""
     """Text, of a server that returns text."""
-    hidden_bytes: int = 0
-    """Bytes of text that the model made and that is not shown, such as its reasoning."""
+    reasoning: str = ""
+    """Reasoning, of a server that tells it from text."""
     calls: tuple[CallDelta, ...] = ()
     """Calls of tools, of a server that reads them itself."""
     token_ids: list[int] = []

@@ -111,14 +111,15 @@ class _Choice:
                     num_tokens=num_tokens,
                     prompt_tokens=prompt_tokens,
                     stop_string=stop.matched,
+                    reasoning=part.reasoning,
                 )
         if reason is not None:
             self._has_ended = True
             if stop is not None:
                 text += stop.finish()
-        elif not (text or part.calls):
+        elif not (text or part.calls or part.reasoning):
             return None
-        return Piece(self._index, text, [], reason, part.calls, [], num_tokens, prompt_tokens)
+        return Piece(self._index, text, [], reason, part.calls, [], num_tokens, prompt_tokens, reasoning=part.reasoning)
 
 
 def _joined(parts: list[Part]) -> list[Part]:
@@ -127,15 +128,18 @@ def _joined(parts: list[Part]) -> list[Part]:
     The last of the joined parts may end the choice.
     """
     found: list[Part] = []
-    texts: list[str] = []
+    texts, reasoning = list[str](), list[str]()
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         texts.append(part.text)
+        reasoning.append(part.reasoning)
         if (
             following is not None
             and following.index == part.index
             and not (part.calls or part.finish_reason or following.calls)
+            and not (following.reasoning and any(texts))
         ):
             continue
-        found.append(Part(part.index, "".join(texts), 0, part.calls, finish_reason=part.finish_reason))
+        found.append(Part(part.index, "".join(texts), "".join(reasoning), part.calls, finish_reason=part.finish_reason))
         texts.clear()
+        reasoning.clear()
     return found

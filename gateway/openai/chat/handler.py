@@ -257,7 +257,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
     async def _choice(self, index: int, answer: Answer, divided: list[DividedChoice]) -> ChatChoice:
         wire = self.wire
-        shown = divided[index].whole(answer) if divided else Divided("", answer.text, answer.tokens)
+        shown = divided[index].whole(answer) if divided else Divided(answer.reasoning, answer.text, answer.tokens)
         return ChatChoice(
             index,
             self.calls.message(index, shown.answer, answer.calls, shown.reasoning),

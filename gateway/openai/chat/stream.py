@@ -93,15 +93,14 @@ class ChatEvents:
         return b"".join(map(event, chunks))
 
     def _piece(self, piece: Piece) -> bytes:
-        data, text, tokens = b"", piece.text, piece.tokens
+        data, text, tokens, reasoning = b"", piece.text, piece.tokens, piece.reasoning
         if self._so_far is not None:
             self._chunk = partial(self._chunk, usage=self._so_far.add(piece.index, piece))
         if self._reasoning:
             divided = self._reasoning[piece.index].push(piece)
-            text, tokens = divided.answer, divided.tokens
-            if divided.reasoning:
-                delta = ChatDelta(reasoning_content=divided.reasoning)
-                data = event(self._chunk(choices=[ChatChunkChoice(piece.index, delta)]))
+            text, tokens, reasoning = divided.answer, divided.tokens, divided.reasoning
+        if reasoning:
+            data = event(self._chunk(choices=[ChatChunkChoice(piece.index, ChatDelta(reasoning_content=reasoning))]))
         if (self._with_logprobs and tokens) or piece.token_ids:
             logprobs = chat_logprobs(tokens, self._to_bytes) if self._with_logprobs else None
             token_ids = piece.token_ids if self._prompt_ids is not None else msgspec.UNSET

@@ -164,6 +164,10 @@ class Progress:
             self._change_response(status="in_progress")
         return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
+    def add_reasoning(self, text: str) -> list[ResponseEvent]:
+        """Return the events for more reasoning, of a server that tells it from text."""
+        return self._think(text) if text else []
+
     def add_text(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
         """Return the events for more text, or for log-probabilities without text.
 

@@ -120,6 +120,7 @@ class Reply:
         for first in range(0, len(answer.tokens), TOKENS_AT_ONCE):
             tokens += self.shown(answer.tokens[first : first + TOKENS_AT_ONCE])
             await asyncio.sleep(0)
+        progress.add_reasoning(answer.reasoning)
         begin = 0
         for end, num_tokens in answer.steps or [(len(answer.text), 0)]:
             progress.add_text(answer.text[begin:end], tokens, num_tokens)
@@ -255,7 +256,8 @@ class ResponseEvents:
         self._num_tokens = piece.num_tokens
         if piece.prompt_tokens is not None:
             self._prompt_tokens = piece.prompt_tokens
-        events = self._progress.add_text(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
+        events = self._progress.add_reasoning(piece.reasoning)
+        events += self._progress.add_text(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
         for new in piece.calls:
             events += self._progress.call(new)
         if piece.finish_reason is not None:

@@ -17,7 +17,18 @@ from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.server import Server
 from gateway.pools.foreign import judged_by
 from gateway.support.outbound import NotPublic
-from tests.gateway.backends.foreign.fake import FakeServer, fake_server, refusing, saying
+from tests.gateway.backends.foreign.fake import (
+    END,
+    HEAD,
+    FakeServer,
+    delta,
+    event,
+    fake_server,
+    refusing,
+    saying,
+    sending,
+    usage,
+)
 from tests.gateway.live import Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.live_gateway import running_gateways
@@ -290,6 +301,29 @@ async def test_a_stream_shows_what_it_would_be_billed_by_now(site: Site, server:
     counts = [each["completion_tokens"] for each in usages[:-1]]
     assert counts == sorted(counts)
     assert counts[-1] == 3
+
+
+async def test_reasoning_that_a_server_tells_apart_is_shown_as_such_by_each_api(site: Site, server: FakeServer) -> None:
+    await site.create(server)
+    thought = [delta("", reasoning_content="Why"), delta("", reasoning="?"), delta("Four"), delta(".")]
+    end = [delta("", finish="stop"), usage(9, 6), "[DONE]"]
+    server.answer = sending(HEAD, *map(event, [*thought, *end]), END)
+    message = (await site.ask()).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Why?", "Four.")
+    lines = [line[6:] for line in (await site.ask(stream=True)).text.splitlines() if line.startswith("data: {")]
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+    assert "".join(each.get("reasoning_content", "") for each in deltas) == "Why?"
+    assert "".join(each.get("content") or "" for each in deltas) == "Four."
+    asked = {"model": ASKED["model"], "input": "2 + 2?"}
+    output = (await site.tenant.post("/v1/responses", json=asked)).json()["output"]
+    assert [(item["type"], item["content"][0]["text"]) for item in output] == [
+        ("reasoning", "Why?"),
+        ("message", "Four."),
+    ]
+    body = {"model": ASKED["model"], "max_tokens": 9, "messages": [{"role": "user", "content": "2 + 2?"}]}
+    for thinking, types in (({"type": "adaptive"}, ["thinking", "text"]), ({"type": "disabled"}, ["text"])):
+        reply = await site.tenant.post("/v1/messages", json=body | {"thinking": thinking})
+        assert [block["type"] for block in reply.json()["content"]] == types, reply.text
 
 
 async def test_a_key_is_kept_encrypted_sent_to_the_server_alone_and_shown_to_nobody(

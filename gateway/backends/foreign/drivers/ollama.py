@@ -155,7 +155,7 @@ class LineReader:
         self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
-        """Read one line; the text that a model thinks is counted and not shown."""
+        """Read one line."""
         try:
             line = _decode_line(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -164,16 +164,16 @@ class LineReader:
         if self._adapter and line.model.removesuffix(LATEST) != self._adapter:
             raise AnotherModel("it answers with another model than the adapter that was asked for")
         message = line.message or _Message(line.response)
-        hidden = len(message.thinking.encode(errors="replace")) if message.thinking else 0
+        thinking = message.thinking or ""
         if not line.done:
-            return Event([Part(0, message.content, hidden)])
+            return Event([Part(0, message.content, thinking)])
         reason = _DONE.get(line.done_reason)
         if reason is None:
             raise BadReply("a choice ended for a reason that is not known")
         usage = None
         if line.eval_count is not None:
             usage = ReportedUsage(self._generation.prompt_tokens_by(line.prompt_eval_count), line.eval_count)
-        return Event([Part(0, message.content, hidden, finish_reason=reason)], usage, is_end=True)
+        return Event([Part(0, message.content, thinking, finish_reason=reason)], usage, is_end=True)
 
 
 def _plain_message(message: dict[str, Any]) -> dict[str, Any]:

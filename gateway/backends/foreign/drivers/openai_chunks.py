@@ -135,11 +135,10 @@ class ChunkReader:
         delta = choice.delta
         if delta is None:
             return Part(choice.index, choice.text or "", finish_reason=reason)
-        hidden = delta.reasoning_content or delta.reasoning
         return Part(
             choice.index,
             delta.content or "",
-            len(hidden.encode(errors="replace")) if hidden else 0,
+            delta.reasoning_content or delta.reasoning or "",
             self._calls(choice.index, delta.tool_calls) if delta.tool_calls else (),
             finish_reason=reason,
         )

@@ -62,13 +62,14 @@ async def test_the_gateway_counts_a_cached_prompt_that_ollama_does_not_count(
     assert record.usage.completion_tokens == 2
 
 
-async def test_thoughts_are_counted_and_not_shown(server: FakeServer, sink: ListSink) -> None:
+async def test_thoughts_are_counted_and_are_no_text(server: FakeServer, sink: ListSink) -> None:
     thought = {"message": {"role": "assistant", "content": "", "thinking": "hm " * 10}, "done": False}
     parts = OLLAMA.saying("well")
     end = OLLAMA.finish("stop", 12)
     server.answer = sending(parts[0], OLLAMA.event(thought), parts[1], *map(OLLAMA.event, end), parts[-1])
     async with backend_of(server.url, sink, driver="ollama") as backend:
-        assert (await collect(backend, asking())).text == "well"
+        collected = await collect(backend, asking())
+    assert (collected.text, "".join(piece.reasoning for piece in collected.pieces)) == ("well", "hm " * 10)
     assert sink.records[0].usage.completion_tokens == 12
 
 
