@@ -47,18 +47,24 @@ def _terms(context: RequestContext) -> BatchTerms | None:
 
 
 def after_thinking(
-    grammar: Grammar, tokenizer: Tokenizer, prompt_ids: list[int], rendering: Rendering, *, is_held: bool
+    grammar: Grammar,
+    tokenizer: Tokenizer,
+    prompt_ids: list[int],
+    rendering: Rendering,
+    *,
+    is_held: bool,
+    is_in_channels: bool = False,
 ) -> Grammar:
     """Return a grammar that begins to hold once the model has thought, where it may think.
 
-    Grammars of calls know no channels: a model that thinks in a channel does not think before a call that it has to
-    make.
-
-    is_held: True if the grammar holds all that comes after the thinking, rather than calls alone.
+    is_held: True if the grammar holds all that comes after the thinking, rather than calls alone. is_in_channels: True
+    if it is of a call in channels. Other calls of a model that thinks in a channel follow no thinking.
     """
-    if grammar.kind == "tool_calls" and tokenizer.channels is not None:
+    is_call = grammar.kind == "tool_calls"
+    if is_call and tokenizer.channels is not None and not is_in_channels:
         return grammar
-    thinking = tokenizer.thinking_before(prompt_ids, is_new_turn=rendering.add_generation_prompt)
+    is_new_turn = rendering.add_generation_prompt
+    thinking = tokenizer.thinking_before(prompt_ids, is_new_turn=is_new_turn, is_before_call=is_call)
     if is_held and not rendering.may_think and thinking is not None and thinking.begin is not None:
         return grammar
     if thinking is not None:
@@ -124,16 +130,28 @@ class Preparation:
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
         has_ids = "token_ids" in capabilities.features
-        # A server that renders the conversation itself reads the calls as well. Grammars of calls know no channels.
+        # A server that renders the conversation itself reads the calls as well.
         is_free = sampling.grammar is None and not request.style.with_special
         may_be_in_channels = is_free and has_ids and model.tokenizer.calls_in_channels
         is_held = has_ids and (sampling.grammar is not None or (tools is not None and tools.must_call))
+        # A call in channels is a message of its own, which a message of the prompt's that goes on cannot become.
+        is_in_channels = (
+            may_be_in_channels and conversation is not None and conversation.rendering.add_generation_prompt
+        )
         if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
-            grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
+            form = model.tokenizer.channel_calls if is_in_channels else model.tokenizer.tools
+            grammar = call_grammar(form, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         if sampling.grammar is not None and conversation is not None and has_ids:
             grammar, rendering = sampling.grammar, conversation.rendering
-            grammar = after_thinking(grammar, model.tokenizer, prompt.token_ids, rendering, is_held=is_held)
+            grammar = after_thinking(
+                grammar,
+                model.tokenizer,
+                prompt.token_ids,
+                rendering,
+                is_held=is_held,
+                is_in_channels=is_in_channels,
+            )
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)

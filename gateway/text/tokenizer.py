@@ -21,7 +21,7 @@ from gateway.text.template_arguments import is_reserved, known_arguments
 from gateway.text.thinking import BEGIN, END, ENDS_OPEN_TOKENS, begins_thinking, ends_thinking
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
-from gateway.text.tools.formats import template_tools
+from gateway.text.tools.formats import HARMONY, TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, as_the_template_reads
 from gateway.text.tools.tool import Tool
 
@@ -83,6 +83,8 @@ class Tokenizer:
         self._special_ids = self._token_text.special_ids.difference(self._think_ids if self.thinks else ())
         self.tools = template_tools(source if TOOLS.intersection(reads) else "").with_special(special)
         """The way in which the chat template treats tools."""
+        self.channel_calls = TemplateTools(HARMONY, is_native=True, history="pairs").with_special(special)
+        """The way in which a model writes calls in channels, where `calls_in_channels`."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -154,26 +156,30 @@ class Tokenizer:
         """True if the model writes calls in channels, as its chat template asks for."""
         return self.channels is not None and self.tools.history == "pairs"
 
-    def thinking_before(self, prompt_ids: list[int], *, is_new_turn: bool) -> Thinking | None:
+    def thinking_before(
+        self, prompt_ids: list[int], *, is_new_turn: bool, is_before_call: bool = False
+    ) -> Thinking | None:
         """Return the thinking that may come before a text that is held to a grammar; None where none may.
 
         Thinking has to end with a token of its own, which a model without one cannot write.
 
-        prompt_ids: the prompt. is_new_turn: True if the prompt ends with the beginning of an answer.
+        prompt_ids: the prompt. is_new_turn: True if the prompt ends with the beginning of an answer. is_before_call:
+        True if a call in channels has to follow, rather than an answer.
         """
         if self.channels is not None:
             channels = self.channels
             final = (channels.channel, *self.encode_text("final", add_special_tokens=False))
-            return Thinking(end=(final, (channels.message,))) if is_new_turn else None
-        begin, end = self._think_ids
-        if not self.thinks or end is None:
+            end = ((channels.end,),) if is_before_call else (final, (channels.message,))
+            return Thinking(end=end) if is_new_turn else None
+        begin_id, end_id = self._think_ids
+        if not self.thinks or end_id is None:
             return None
         prompt_end = b"".join(map(self.token_bytes, prompt_ids[-ENDS_OPEN_TOKENS:]))
         if begins_thinking(prompt_end):
-            return Thinking(end=((end,),))
-        if begin is None or not is_new_turn or ends_thinking(prompt_end):
+            return Thinking(end=((end_id,),))
+        if begin_id is None or not is_new_turn or ends_thinking(prompt_end):
             return None
-        return Thinking(end=((end,),), begin=begin)
+        return Thinking(end=((end_id,),), begin=begin_id)
 
     @property
     def takes_late_system(self) -> bool:

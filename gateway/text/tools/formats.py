@@ -108,6 +108,17 @@ GLM = CallFormat(trigger="", opening="", before_name="", before_arguments="\n", 
 """The format of GLM-4: the whole reply is the name of a function, and its arguments on the next line."""
 
 
+HARMONY = CallFormat(
+    trigger="<|start|>",
+    opening="assistant<|channel|>commentary to=functions.",
+    before_name="",
+    before_arguments=" <|constrain|>json<|message|>",
+    end="",
+    parallel=False,
+)
+"""The format of a call in gpt-oss's channels, after a message that has ended; `channels` reads it."""
+
+
 class TemplateTools(msgspec.Struct, frozen=True):
     """The support of a chat template for tools."""
 

@@ -41,8 +41,9 @@ def test_an_answer_follows_its_thinking(client: EchoClient, fields: dict[str, An
         assert 0 < usage.completion_tokens_details.reasoning_tokens < usage.completion_tokens
 
 
-def test_a_message_to_a_function_is_a_call(client: EchoClient) -> None:
-    (choice,) = client.ask(CALL, tools=TOOLS).choices
+@pytest.mark.parametrize("tool_choice", ["auto", "required"])
+def test_a_message_to_a_function_is_a_call(client: EchoClient, tool_choice: Any) -> None:
+    (choice,) = client.ask(CALL, tools=TOOLS, tool_choice=tool_choice).choices
     (call,) = choice.message.tool_calls
     assert (call.function.name, call.function.arguments) == ("f", '{"n": 4}')
     assert choice.finish_reason == "tool_calls"

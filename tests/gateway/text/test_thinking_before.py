@@ -69,6 +69,8 @@ def test_a_model_that_answers_in_channels_thinks_until_the_header_of_its_answer_
     assert thinking is not None and thinking.begin is None
     final = [backend.token_to_id("<|channel|>"), *backend.encode("final", add_special_tokens=False).ids]
     assert thinking.end == (tuple(final), (backend.token_to_id("<|message|>"),))
+    before_call = tokenizer.thinking_before([], is_new_turn=True, is_before_call=True)
+    assert before_call == Thinking(end=((backend.token_to_id("<|end|>"),),))
 
 
 @pytest.mark.parametrize("marks", [(), ("<think>",)])

@@ -10,11 +10,11 @@ from jsonschema import Draft202012Validator
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest
 from gateway.text.tools.content_text import ContentText
-from gateway.text.tools.formats import GLM, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat, TemplateTools
+from gateway.text.tools.formats import GLM, HARMONY, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat, TemplateTools
 from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.parser import CallParser
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
-from tests.engine.grammar.grammars import RandomModel, feed, matchers
+from tests.engine.grammar.grammars import RandomModel, allowed_ids, feed, matchers, next_characters, vocabulary
 from tests.tool_schemas import tool_schema
 
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "glm": GLM, "ministral": MINISTRAL}
@@ -58,6 +58,23 @@ def test_calls_of_random_weights_are_read_and_match_their_schemas(name: str, ful
                 schemas[called_name].validate(json.loads(arguments))
                 called.add(called_name)
     assert called == {"target", "target_2"}
+
+
+def test_a_call_in_channels_is_a_message_to_its_function() -> None:
+    """The ids of special tokens of the vocabulary stand for those of channels."""
+    marks = {"<|channel|>": 3, "<|constrain|>": 4, "<|message|>": 5}
+    template = TemplateTools(HARMONY, is_native=True, history="pairs", trigger_id=1, marks=marks)
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = (Tool("target", schema, "tools[0]"), Tool("other", NO_PARAMETERS, "tools[1]"))
+    use = ToolUse(tools, frozenset({"target"}), must_call=True)
+    matcher = matchers(call_grammar(template, use, None, None))()
+    parts = [1, "assistant", 3, "commentary to=functions.target ", 4, "json", 5]
+    for part in parts:
+        for token_id in [part] if isinstance(part, int) else vocabulary().tokenize_bytes(part.encode()):
+            assert token_id in allowed_ids(matcher), part
+            matcher.accept(token_id)
+    assert "[" not in next_characters(matcher)
+    assert feed(matcher, '{"n": 4}') or matcher.is_complete
 
 
 @pytest.mark.parametrize("name", FORMATS)
