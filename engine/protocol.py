@@ -69,7 +69,7 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class ThinkingPlace:
-    """The place of one completion in its thinking, on whose end engine and gateway agree, as both read its tokens."""
+    """The place of one completion in its thinking by the tokens so far, which engine and gateway read alike."""
 
     def __init__(self, thinking: Thinking) -> None:
         """Stand at the beginning of a completion."""
