@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.text.thinking import BEGIN, END
+from gateway.text.thinking import BEGIN, END, with_broken_end
 from gateway.text.tools.formats import HERMES
 
 MAX_HEADER_BYTES = 512
@@ -31,7 +31,6 @@ _OTHERS = frozenset({b"assistant", b"user", b"browser", b"python", b"container"}
 _LEAD = re.compile(rb"\s*(?:t(?:o(?:=[^\s<]*\s*)?)?)?")
 """The beginning of a reply as long as it may be that of a header: a recipient at most."""
 _FUNCTION_LEAD = re.compile(rb"\s*to=functions\.")
-_END, _BROKEN_END = END.encode(), b"<\\/think>"
 
 Kind = Literal["lead", "header", "text", "thinking", "call", "hidden"]
 """The kinds of bytes that are read. lead: the reply's beginning, while it may be text or a header; hidden: a message
@@ -236,8 +235,5 @@ class ChannelText:
 
     def _thought(self, raw: bytes) -> bytes:
         """Return thinking in which nothing looks like its end."""
-        thought = (self._held + raw).replace(_END, _BROKEN_END)
-        num_undecided = next((size for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), 0)
-        cut = len(thought) - num_undecided
-        self._held = thought[cut:]
-        return thought[:cut]
+        shown, self._held = with_broken_end(self._held + raw)
+        return shown

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from engine.protocol import Thinking, ThinkingPlace
 from gateway.text.channels import ChannelText
 from gateway.text.stop_strings import StopStrings
+from gateway.text.thinking import with_broken_end
 from gateway.text.tokenizer import Tokenizer
 
 
@@ -27,7 +28,7 @@ class Detokenizer:
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there. functions: the names of functions whose calls in channels
     are told apart rather than written as text. thinking: the thinking before a text that is held to a grammar, in which
-    no stop string is looked for; None: there is none.
+    no stop string is looked for and the letters of its end are broken; None: there is none.
     """
 
     def __init__(
@@ -55,14 +56,16 @@ class Detokenizer:
                 tokenizer.channels,
                 follows_prompt=follows_prompt,
                 functions=functions,
-                thinks_up_to_final=thinking is not None,
+                thinks_up_to_final=thinking is not None and not functions,
             )
         self._strips_space = tokenizer.strips_first_space and not follows_prompt
         self._has_stop = bool(stop)
         self._stop = StopStrings(stop, include=include_stop)
         self._min_tokens = min_tokens
-        self._thinking = None if thinking is None or not stop else ThinkingPlace(thinking)
-        self._is_thought = False
+        self._thinking = None if thinking is None else ThinkingPlace(thinking)
+        self._held_thought = b""
+        """The bytes at the end of thinking that may begin the letters of its end."""
+        self.is_thought = False
         """True if the last token belongs to the thinking."""
         self._rest = b""  # the beginning of a character
 
@@ -96,7 +99,6 @@ class Detokenizer:
             if self._stop.found:
                 break
             self.num_tokens += 1
-            self._is_thought = self._thinking is not None and self._thinking.push(token_id)
             shown += self._show(self._decode((token_id,)))
         return shown
 
@@ -112,6 +114,8 @@ class Detokenizer:
         if self.channels is not None:
             ended = b"" if stop_token_id is None else self.channels.push(stop_token_id, b"")
             self._rest += ended + self.channels.finish()
+        self._rest += self._held_thought
+        self._held_thought = b""
         return self._show(self._decode((), final=True)) + self._stop.finish()
 
     def _decode(self, token_ids: Sequence[int], *, final: bool = False) -> str:
@@ -125,11 +129,26 @@ class Detokenizer:
         return text
 
     def _bytes_of(self, token_ids: Sequence[int]) -> list[bytes]:
-        if self.channels is None:
+        if self.channels is None and self._thinking is None:
             return [self._to_bytes(each) for each in token_ids if each not in self._skipped]
-        push, skipped = self.channels.push, self._skipped
-        return [push(each, b"" if each in skipped else self._to_bytes(each)) for each in token_ids]
+        return [self._shown_bytes(each) for each in token_ids]
+
+    def _shown_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to the text of a model that thinks."""
+        raw = b"" if token_id in self._skipped else self._to_bytes(token_id)
+        thinking, self.is_thought = self._thinking, False
+        if thinking is not None:
+            self.is_thought = thinking.push(token_id)
+        if self.channels is not None:
+            return self.channels.push(token_id, raw)
+        if not self.is_thought:
+            return raw
+        assert thinking is not None
+        raw, self._held_thought = self._held_thought + raw, b""
+        if thinking.is_within:
+            raw, self._held_thought = with_broken_end(raw)
+        return raw
 
     def _show(self, text: str) -> str:
-        is_exempt = self._is_thought or not self.is_own or self.num_tokens <= self._min_tokens
+        is_exempt = self.is_thought or not self.is_own or self.num_tokens <= self._min_tokens
         return self._stop.push(text, is_exempt=is_exempt)

@@ -8,6 +8,8 @@ BEGIN, END = "<think>", "</think>"
 ENDS_OPEN_TOKENS = 16
 """The number of a prompt's last tokens that are searched for BEGIN, which some chat templates write themselves."""
 
+_END, _BROKEN_END = END.encode(), b"<\\/think>"
+
 Part = tuple[Literal["thinking", "text"], str]
 
 
@@ -19,6 +21,17 @@ def begins_thinking(prompt_end: bytes) -> bool:
 def ends_thinking(prompt_end: bytes) -> bool:
     """Tell whether a prompt with this end has ended the model's thinking already, mostly before it began."""
     return prompt_end.rstrip().endswith(END.encode())
+
+
+def with_broken_end(thought: bytes) -> tuple[bytes, bytes]:
+    """Return thinking in which no letters look like its end, and the bytes behind it that more may complete to them.
+
+    For models whose thinking ends by a token: in their letters, END is broken by a backslash.
+    """
+    thought = thought.replace(_END, _BROKEN_END)
+    num_undecided = next((size for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), 0)
+    cut = len(thought) - num_undecided
+    return thought[:cut], thought[cut:]
 
 
 def answer_start(text: str, *, is_open: bool) -> int:

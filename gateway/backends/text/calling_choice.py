@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol import Delta, FinishReason, Thinking, ThinkingPlace
+from engine.protocol import Delta, FinishReason, Thinking
 from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
@@ -76,6 +76,7 @@ class CallingChoice:
             with_special=with_special,
             follows_prompt=style.follows_prompt,
             functions=tools.callable_names if tokenizer.calls_in_channels else frozenset(),
+            thinking=thinking,
         )
         self._reads_channels = False
         """True once the completion has a header of a channel, which tells calls from content."""
@@ -88,7 +89,6 @@ class CallingChoice:
             must_call=tools.must_call,
             is_trigger_token=self._trigger_id is not None,
         )
-        self._thinking = None if thinking is None else ThinkingPlace(thinking)
         self._min_tokens = min_tokens
         self._with_token_ids = style.with_token_ids
         self._num_tokens = 0
@@ -107,7 +107,7 @@ class CallingChoice:
             if self._with_token_ids:
                 new.token_ids.append(token_id)
             text = detokenizer.push((token_id,))
-            is_thought = self._thinking is not None and self._thinking.push(token_id)
+            is_thought = detokenizer.is_thought
             if delta.logprobs is not None and not had_calls and self._is_content:
                 self._pending.append(Token(token_id, start, delta.logprobs[position]))
             is_early = detokenizer.num_tokens <= self._min_tokens

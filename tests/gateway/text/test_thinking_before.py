@@ -8,9 +8,10 @@ import pytest
 from tokenizers import AddedToken
 
 from engine.protocol import Delta, Thinking
-from gateway.backends.text.calling_choice import calling_choices
+from gateway.backends.text.calling_choice import CallingChoice, calling_choices
 from gateway.backends.text.choices import Choice
 from gateway.text.options import PLAIN, USUAL, Argument, Rendering
+from gateway.text.thinking import ThinkingText
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.gateway.text import vocabularies
@@ -121,3 +122,26 @@ def test_a_model_that_does_not_think_calls_at_once() -> None:
     written = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     piece = choice.push(Delta("r", tokenizer.encode_text(written, add_special_tokens=False), 1))
     assert piece is not None and [delta.name for delta in piece.calls if delta.name] == ["f"]
+
+
+@pytest.mark.parametrize("tools", [None, ToolUse((TOOL,), frozenset({"f"}))])
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize("stop", [(), ("never",)])
+def test_letters_of_the_end_within_thinking_do_not_end_it(
+    tools: ToolUse | None, size: int, stop: tuple[str, ...]
+) -> None:
+    tokenizer = tokenizer_of(templates.QWEN_3, "<think>", "</think>")
+    spelled = ["<think>", "A ", "</", "think", ">", " and <", "/th", "</think>", "{}"]
+    ids = [token_id for part in spelled for token_id in tokenizer.encode_text(part, add_special_tokens=False)]
+    thinking = before(tokenizer)
+    choice: Choice | CallingChoice
+    if tools is None:
+        choice = Choice(0, tokenizer, stop, min_tokens=0, thinking=thinking)
+    else:
+        (choice,) = calling_choices(1, tokenizer, tools, stop, min_tokens=0, style=PLAIN, thinking=thinking)
+    parts = [ids[begin : begin + size] for begin in range(0, len(ids), size)]
+    pieces = [choice.push(Delta("r", part, number)) for number, part in enumerate(parts)]
+    text = "".join(piece.text for piece in [*pieces, choice.end("stop")] if piece is not None)
+    assert text == "<think>A <\\/think> and </th</think>{}"
+    divided = ThinkingText(is_open=False)
+    assert "".join(part for kind, part in divided.push(text) + divided.finish() if kind == "text") == "{}"
