@@ -91,6 +91,9 @@ class ChannelText:
         """True if the bytes of the last push are arguments of the last call, or its end, rather than content."""
         self.is_own = True
         """True if the bytes of the last push are the model's own, rather than added, such as `<think>`."""
+        self.is_thought = False
+        """Set before each push: True for a token before a call that has to be made, where each message is thinking,
+        whatever its channel."""
         self._tokens = tokens
         self._functions = functions
         self._thinks_up_to_final = thinks_up_to_final
@@ -167,7 +170,7 @@ class ChannelText:
         if role is not None and role[1] != b"assistant":
             self._kind = "hidden"
             return b""
-        if self._thinks_up_to_final and channel != [b"final"]:
+        if self.is_thought or (self._thinks_up_to_final and channel != [b"final"]):
             return self._begin_thought()
         recipient = _RECIPIENT.search(header)
         if recipient is not None and channel != [b"final"]:
@@ -219,7 +222,7 @@ class ChannelText:
                 if len(self._held) <= MAX_HEADER_BYTES and _LEAD.fullmatch(self._held):
                     return b""
                 self._kind, raw, self._held = "text", self._held, b""
-                if self._thinks_up_to_final:
+                if self.is_thought or self._thinks_up_to_final:
                     begun = self._begin_thought()
                     return begun + self._thought(raw)
         self._has_answer = self._has_answer or bool(raw)

@@ -63,6 +63,7 @@ class Detokenizer:
         self._stop = StopStrings(stop, include=include_stop)
         self._min_tokens = min_tokens
         self._thinking = None if thinking is None else ThinkingPlace(thinking)
+        self._may_call = bool(functions)
         self._held_thought = b""
         """The bytes at the end of thinking that may begin the letters of its end."""
         self.is_thought = False
@@ -140,6 +141,7 @@ class Detokenizer:
         if thinking is not None:
             self.is_thought = thinking.push(token_id)
         if self.channels is not None:
+            self.channels.is_thought = self.is_thought and self._may_call
             return self.channels.push(token_id, raw)
         if not self.is_thought:
             return raw

@@ -112,7 +112,7 @@ class CallingChoice:
                 self._pending.append(Token(token_id, start, delta.logprobs[position]))
             is_early = detokenizer.num_tokens <= self._min_tokens
             self._content_text.is_exempt = is_thought or is_early or not detokenizer.is_own
-            if is_thought and detokenizer.channels is None:
+            if is_thought:
                 self._take(Parsed(self._content_text.push(text), []), new)
             else:
                 self._take(self._parse(text, is_trigger=token_id == self._trigger_id), new)

@@ -115,6 +115,34 @@ def test_nothing_within_thinking_is_a_call(must_call: bool, size: int) -> None:
     assert "".join(delta.arguments for delta in calls) == "{}"
 
 
+CALL_HEADER = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+WRITTEN = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("first", "thought"),
+    [
+        ("<|channel|>analysis<|message|>Why?", "Why?"),
+        (f'{CALL_HEADER}{{"not": "held"}}', '{"not": "held"}'),
+        ("<|channel|>final<|message|>Four.", "Four."),
+        ("<|channel|>commentary<|message|>Now f.", "Now f."),
+        (WRITTEN, WRITTEN),
+    ],
+)
+def test_all_messages_in_channels_before_a_call_that_has_to_be_made_are_thinking(first: str, thought: str) -> None:
+    tokenizer = gpt_oss()
+    use = ToolUse((TOOL,), frozenset({"f"}), must_call=True)
+    thinking = tokenizer.thinking_before([], is_new_turn=True, is_before_call=True)
+    (choice,) = calling_choices(1, tokenizer, use, (), min_tokens=0, style=PLAIN, thinking=thinking)
+    ids = tokenizer.encode_text(f"{first}<|end|><|start|>assistant{CALL_HEADER}{{}}", add_special_tokens=False)
+    pieces = [*(choice.push(Delta("r", [each], number)) for number, each in enumerate(ids)), choice.end("stop")]
+    shown = [piece for piece in pieces if piece is not None]
+    assert "".join(piece.text for piece in shown).strip() == f"<think>\n{thought}\n</think>"
+    calls = [delta for piece in shown for delta in piece.calls]
+    assert [delta.name for delta in calls if delta.name] == ["f"]
+    assert "".join(delta.arguments for delta in calls) == "{}"
+
+
 def test_a_model_that_does_not_think_calls_at_once() -> None:
     tokenizer = tokenizer_of(templates.QWEN_3, "<think>", "</think>")
     use = ToolUse((TOOL,), frozenset({"f"}))
