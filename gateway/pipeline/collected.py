@@ -43,6 +43,7 @@ class Collector:
         """Prepare to collect items. counts_steps: True: answers have their `steps`."""
         self._answers = [Answer() for _ in range(num_choices)]
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._reasoning: list[list[str]] = [[] for _ in range(num_choices)]
         self._lengths = [0] * num_choices
         self._prompt_tokens: list[Token] = []
         self._counts_steps = counts_steps
@@ -50,8 +51,8 @@ class Collector:
     def add(self, item: Item) -> Collected | None:
         """Add one item. Return the collected choices after the last item, else None."""
         if isinstance(item, Usage):
-            for answer, texts in zip(self._answers, self._texts, strict=True):
-                answer.text = "".join(texts)
+            for answer, texts, reasoning in zip(self._answers, self._texts, self._reasoning, strict=True):
+                answer.text, answer.reasoning = "".join(texts), "".join(reasoning)
             return Collected(self._answers, self._prompt_tokens, item)
         if isinstance(item, PromptTokens):
             self._prompt_tokens = item.tokens
@@ -66,7 +67,7 @@ class Collector:
             if piece.token_ids:
                 answer.token_ids += piece.token_ids
             if piece.reasoning:
-                answer.reasoning += piece.reasoning
+                self._reasoning[piece.index].append(piece.reasoning)
             if piece.finish_reason:
                 answer.finish_reason, answer.stop_string = piece.finish_reason, piece.stop_string
             if self._counts_steps:
