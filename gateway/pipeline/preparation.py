@@ -131,14 +131,15 @@ class Preparation:
         capabilities, sampling = model.capabilities, request.sampling
         has_ids = "token_ids" in capabilities.features
         # A server that renders the conversation itself reads the calls as well.
-        is_free = sampling.grammar is None and not request.style.with_special
+        must_call = tools is not None and tools.must_call
+        is_free = (sampling.grammar is None or must_call) and not request.style.with_special
         may_be_in_channels = is_free and has_ids and model.tokenizer.calls_in_channels
-        is_held = has_ids and (sampling.grammar is not None or (tools is not None and tools.must_call))
+        is_held = has_ids and (sampling.grammar is not None or must_call)
         # A call in channels is a message of its own, which a message of the prompt's that goes on cannot become.
         is_in_channels = (
             may_be_in_channels and conversation is not None and conversation.rendering.add_generation_prompt
         )
-        if tools is not None and has_ids and (tools.must_call or not may_be_in_channels):
+        if tools is not None and has_ids and (must_call or not may_be_in_channels):
             form = model.tokenizer.channel_calls if is_in_channels else model.tokenizer.tools
             grammar = call_grammar(form, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)

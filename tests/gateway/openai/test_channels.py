@@ -54,6 +54,18 @@ REMARK = "<|channel|>commentary<|message|>Here it is.<|end|><|start|>assistant"
 UNASKED = "<|channel|>commentary to=functions.g<|message|>{}<|end|><|start|>assistant"
 
 
+@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "json_object"}}])
+@pytest.mark.parametrize("before", [REMARK, UNASKED])
+def test_a_call_that_has_to_be_made_follows_thinking_alone(
+    client: EchoClient, before: str, fields: dict[str, Any]
+) -> None:
+    says = f'{before}<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{"n": 4}}'
+    message = client.ask(says, tools=TOOLS, tool_choice="required", **fields).choices[0].message
+    ((call,), content) = (message.tool_calls, message.content)
+    assert (call.function.name, call.function.arguments, content) == ("f", '{"n": 4}', None)
+    assert message.reasoning_content.strip()
+
+
 @pytest.mark.parametrize("before", ["Well, ", REMARK, THOUGHT + REMARK, THOUGHT + UNASKED, REMARK + THOUGHT])
 def test_an_answer_that_is_held_to_json_is_json_alone(client: EchoClient, before: str) -> None:
     says = f'{before}<|channel|>final <|constrain|>json<|message|>{{"n": 4}}'
