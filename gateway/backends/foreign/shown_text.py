@@ -90,6 +90,7 @@ class _Choice:
         self._index = index
         self._stop = StopStrings(stop) if stop else None
         self._has_ended = False
+        self._has_calls = False
 
     def push(self, part: Part, num_tokens: int, prompt_tokens: int | None) -> Piece | None:
         """Take a part, and return the piece that it adds; None where nothing is to be shown yet.
@@ -100,6 +101,9 @@ class _Choice:
         if self._has_ended:
             return None
         text, reason, stop = part.text, part.finish_reason, self._stop
+        # Reasoning that follows a call is left out, as that of our own engine is: the call may go on.
+        reasoning = "" if self._has_calls else part.reasoning
+        self._has_calls = self._has_calls or bool(part.calls)
         if stop is not None:
             text = stop.push(text) if text else ""
             if stop.found:
@@ -111,15 +115,15 @@ class _Choice:
                     num_tokens=num_tokens,
                     prompt_tokens=prompt_tokens,
                     stop_string=stop.matched,
-                    reasoning=part.reasoning,
+                    reasoning=reasoning,
                 )
         if reason is not None:
             self._has_ended = True
             if stop is not None:
                 text += stop.finish()
-        elif not (text or part.calls or part.reasoning):
+        elif not (text or part.calls or reasoning):
             return None
-        return Piece(self._index, text, [], reason, part.calls, [], num_tokens, prompt_tokens, reasoning=part.reasoning)
+        return Piece(self._index, text, [], reason, part.calls, [], num_tokens, prompt_tokens, reasoning=reasoning)
 
 
 def _joined(parts: list[Part]) -> list[Part]:

@@ -112,6 +112,22 @@ async def test_a_schema_and_tools_go_to_the_server_and_calls_come_back(server: F
         assert server.received[1].body["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
+async def test_reasoning_within_a_call_is_left_out(server: FakeServer, sink: ListSink) -> None:
+    def call(**function: str) -> bytes:
+        return event(delta("", tool_calls=[{"index": 0, "function": function}]))
+
+    server.answer = sending(
+        HEAD, event(delta("", reasoning="Why?")), call(name="weather", arguments='{"city"'),
+        event(delta("", reasoning="Hm.")), call(arguments=": 1}"), event(delta("", finish="tool_calls")),
+        event("[DONE]"), END,
+    )  # fmt: skip
+    async with backend_of(server.url, sink) as backend:
+        collected = await collect(backend, asking(tools=TOOLS))
+    assert "".join(piece.reasoning for piece in collected.pieces) == "Why?"
+    calls = [call for piece in collected.pieces for call in piece.calls]
+    assert "".join(each.arguments for each in calls) == '{"city": 1}'
+
+
 async def test_a_stop_string_that_the_server_passes_over_ends_the_reply_here(
     server: FakeServer, sink: ListSink
 ) -> None:
