@@ -503,8 +503,8 @@ def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None
     """Add pieces to the request log. first: the number of the prompt's first choice within the whole reply."""
     for piece in pieces:
         index = first + piece.index
-        if piece.text:
-            transcript.add(index, piece.text)
+        if text := piece.reasoning + piece.text:
+            transcript.add(index, text)
         for new in piece.calls:
             transcript.add_call(index, new.name, new.arguments)
         if piece.finish_reason is not None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from gateway.backends.generation import Piece
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import (
     BYTES_PER_CHAR,
@@ -21,6 +22,7 @@ from gateway.content.transcript import (
 )
 from gateway.content.writes import Writes
 from gateway.db.pool import Database
+from gateway.pipeline.run import _log_pieces
 from gateway.support.cipher import Cipher
 from tests.gateway.limits.fleet import Key, make_key
 
@@ -51,6 +53,12 @@ def test_content_that_fits_is_logged_whole() -> None:
     shown = [(each.index, each.content, each.tool_calls, each.finish_reason) for each in content.output]
     assert shown == [(0, "a", [], None), (1, "bc", [LoggedCall("look", "{}")], "stop")]
     assert (content.input_truncated, content.output_truncated) == (False, False)
+
+
+def test_reasoning_that_a_server_tells_apart_is_logged_before_the_text() -> None:
+    request = transcript(LoggedMessage("user", "hello"))
+    _log_pieces(request, [Piece(0, "", reasoning="Why "), Piece(0, "Four.", reasoning="ann@example.com? ")], 1)
+    assert [(each.index, each.content) for each in request.content().output] == [(1, "Why [email]? Four.")]
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
