@@ -64,9 +64,9 @@ class ChannelTokens(msgspec.Struct, frozen=True):
 class ChannelText:
     """The rewriting of one reply: thinking is put between `<think>` and `</think>`, calls are written as Hermes does.
 
-    A reply without a header is text: a grammar that holds a reply to JSON or calls knows no channels. Thinking that
-    follows an answer or a call is left out, and so are messages to or from others than functions and the assistant.
-    Text within thinking that looks like its end is broken by a backslash.
+    A reply without a header is text: most grammars that hold a reply from its first token know no channels. Thinking
+    that follows an answer or a call is left out, and so are messages to or from others than functions and the
+    assistant. Text within thinking that looks like its end is broken by a backslash.
     """
 
     def __init__(
