@@ -90,7 +90,8 @@ class _Choice:
         self._index = index
         self._stop = StopStrings(stop) if stop else None
         self._has_ended = False
-        self._has_calls = False
+        self._has_answer = False
+        """True once text or a call has begun."""
 
     def push(self, part: Part, num_tokens: int, prompt_tokens: int | None) -> Piece | None:
         """Take a part, and return the piece that it adds; None where nothing is to be shown yet.
@@ -101,9 +102,9 @@ class _Choice:
         if self._has_ended:
             return None
         text, reason, stop = part.text, part.finish_reason, self._stop
-        # Reasoning that follows a call is left out, as that of our own engine is: the call may go on.
-        reasoning = "" if self._has_calls else part.reasoning
-        self._has_calls = self._has_calls or bool(part.calls)
+        # Later reasoning is left out, as that of our own engine is: the call may go on, and so may the text.
+        reasoning = "" if self._has_answer else part.reasoning
+        self._has_answer = self._has_answer or bool(part.calls or part.text.strip())
         if stop is not None:
             text = stop.push(text) if text else ""
             if stop.found:

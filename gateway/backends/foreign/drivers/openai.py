@@ -149,7 +149,8 @@ class OpenAIDriver:
 
 
 def _message(message: Message) -> Message:
-    """Return a message as OpenAI's protocol has it: the arguments of calls are a text."""
+    """Return a message as OpenAI's protocol has it: the arguments of calls are a text, and reasoning is left out."""
+    message = {name: value for name, value in message.items() if name != "reasoning_content"}
     calls = message.get("tool_calls")
     if not calls:
         return message
