@@ -194,7 +194,8 @@ class BatchWork:
         for sequence in going_on:
             if self._left_owed < DECODE_COST or self.num_held_places >= self._max_held_places:
                 break
-            left -= self._pay(sequence, num_places, left)
+            if sequence.status is Status.RUNNING:  # else one before it has taken its blocks
+                left -= self._pay(sequence, num_places, left)
         num_paid = self._share.payable - self._left_owed
         if self._share.owed - num_paid >= OWED_TOKENS and self.num_held_places < self._max_held_places:
             started = self._start_owed(num_places)

@@ -35,7 +35,7 @@ from engine.scheduling.cache.state_slots import StateSlots
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.matcher_time import STEP_S
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import Chunk, ChunkResult, ChunkStates, Plan
+from engine.sequence import Chunk, ChunkResult, ChunkStates, Plan, Status
 from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
@@ -312,6 +312,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.paused is not None:
             type(self).num_beside += bool(plan)
             assert not any(chunk.sequence.is_batch for chunk in plan.chunks)
+        assert all(chunk.sequence.status is Status.RUNNING for chunk in plan.chunks)
         assert plan.num_tokens <= self.batched
         assert len(plan.chunks) <= LIMITS.max_num_seqs
         assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)
