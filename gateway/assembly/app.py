@@ -204,7 +204,7 @@ def _protocol(settings: Settings) -> Callable[..., Connection]:
         Bound(State.IDLE, KEEP_ALIVE_S),
         Bound(State.HEAD, settings.head_seconds, late=NO_HEAD, max_bytes=MAX_HEAD_BYTES, too_large=HEAD_TOO_LARGE),
     ]
-    return functools.partial(Connection, cap, bounds)
+    return functools.partial(Connection, cap, {bound.state: bound for bound in bounds})
 
 
 def make_server(services: Services) -> Server:

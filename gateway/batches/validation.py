@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -19,6 +18,7 @@ from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, NewLine
 from gateway.db.pool import Database
 from gateway.domain.batches.line import MAX_FILE_BYTES
+from gateway.support.process import end_module, start_module
 
 log = structlog.get_logger(__name__)
 
@@ -61,16 +61,8 @@ async def check_file(
     if num_bytes > MAX_FILE_BYTES:
         too_large = BatchError("file_too_large", f"The file has more than {MAX_FILE_BYTES} bytes.")
         return Verdict(0, [too_large])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "gateway.batches.validator",
-        batch.endpoint,
-        str(max_line_bytes),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=MAX_LINE_BYTES,
-        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
+    process = await start_module(
+        "gateway.batches.validator", batch.endpoint, str(max_line_bytes), max_line_bytes=MAX_LINE_BYTES
     )
     _lower_priority(process.pid)
     feeding = asyncio.create_task(_write_pieces(process, pieces))
@@ -83,9 +75,7 @@ async def check_file(
     finally:
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_module(process)
 
 
 def _lower_priority(pid: int) -> None:

@@ -1,16 +1,18 @@
-"""Child processes and their files, as the supervisor and the embedded database use them. Linux only.
+"""Child processes and their files, and modules of ours that run as one. Linux only.
 
 Knows nothing about which programs run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import shutil
 import signal
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from typing import BinaryIO
 
 PR_SET_PDEATHSIG = 1
 MAX_LOG_BYTES = 32 << 20
+MAX_LINE_BYTES = 1 << 16
 
 
 def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
@@ -35,6 +38,35 @@ def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return arrange
+
+
+async def start_module(name: str, *arguments: str, max_line_bytes: int = MAX_LINE_BYTES) -> asyncio.subprocess.Process:
+    """Start a module as a process, with pipes for its input and output, and with none of this process's secrets.
+
+    For work in Python that would keep the event loop waiting. A thread is no help there: it holds the interpreter's
+    lock in turns with the event loop, which waits up to 5 ms for it after each system call (`sys.getswitchinterval`).
+
+    name: the module's whole name. max_line_bytes: the longest line that `readline` reads of the process's output.
+
+    Raises OSError: when no process can be started.
+    """
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        name,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=max_line_bytes,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+async def end_module(process: asyncio.subprocess.Process) -> None:
+    """Kill a process of `start_module`, if it has not ended yet, and wait for its end."""
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
 
 
 def open_log(path: Path) -> BinaryIO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httptools
@@ -44,15 +44,14 @@ class HeadRefused(Exception):
 class Connection(HttpToolsProtocol):
     """A client's connection, which counts against the cap and is ended when it passes the bound of its state."""
 
-    def __init__(self, cap: ConnectionCap, bounds: Sequence[Bound], **of_uvicorn: Any) -> None:
+    def __init__(self, cap: ConnectionCap, bounds: Mapping[State, Bound], **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
-        self.parser = parser_for(self)
         self._cap = cap
         self._is_counted = self._is_refused = self._is_stopping = False
         self._is_silent = True  # no byte has come since the connection was made, or since the last reply
         self._is_past_head = self._is_ending = False
         self._excess = Excess()
-        self._bounds = {bound.state: bound for bound in bounds}
+        self._bounds = bounds
         self._state: tuple[State, object] | None = None
         self._watch = Watch(self._give_up)
 

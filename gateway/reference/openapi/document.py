@@ -42,8 +42,13 @@ SECURITY = {
 
 
 def document(app: Litestar) -> dict[str, Any]:
-    """Return the document that `GET /openapi.json` answers with."""
-    found = operations(app)
+    """Return the document that `GET /openapi.json` of an application answers with."""
+    return document_of(operations(app))
+
+
+def document_of(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Return the document that describes these operations."""
+    found = list(operations)
     schema_of, components = schemas_of([ErrorBody, *_kinds(found)])
     paths: dict[str, dict[str, Any]] = {}
     for each in found:

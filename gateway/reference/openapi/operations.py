@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from litestar import Litestar, Response
@@ -57,6 +58,7 @@ def _operations(app: Litestar) -> Iterator[Operation]:
         for handler in route.route_handlers:
             if handler.include_in_schema is False:
                 continue
+            params, returned = _signature(handler)
             access, shape = handler.opt.get("access"), handler.opt.get("shape", Shape())
             for method in handler.http_methods - {"OPTIONS"}:
                 yield Operation(
@@ -66,10 +68,10 @@ def _operations(app: Litestar) -> Iterator[Operation]:
                     inspect.cleandoc(handler.fn.__doc__ or ""),
                     tuple(route.path_parameters),
                     access,
-                    access is not None or "caller" in handler.parsed_fn_signature.parameters,
+                    access is not None or "caller" in params,
                     shape,
                     access.body if access is not None else shape.body,
-                    shape.reply if shape.reply or shape.media else _reply_type(handler),
+                    shape.reply if shape.reply or shape.media else _reply_type(returned),
                 )
 
 
@@ -77,8 +79,18 @@ def _name(handler: HTTPRouteHandler) -> str:
     return handler.operation_id if isinstance(handler.operation_id, str) else handler.fn.__name__
 
 
-def _reply_type(handler: HTTPRouteHandler) -> Any:
-    annotation = handler.parsed_fn_signature.return_type.annotation
-    if get_origin(annotation) is Response:
-        (annotation,) = get_args(annotation)
-    return None if inspect.isclass(annotation) and issubclass(annotation, ASGIResponse) else annotation
+def _signature(handler: HTTPRouteHandler) -> tuple[frozenset[str], Any]:
+    """Return the names of a handler's parameters, and the type of what it returns.
+
+    Litestar's own account of a signature is not asked for: it takes ten times as long, on the event loop.
+    """
+    function = inspect.unwrap(handler.fn)
+    signature = inspect.signature(function)
+    returned = SimpleNamespace(__annotations__={"return": signature.return_annotation})
+    return frozenset(signature.parameters), get_type_hints(returned, function.__globals__)["return"]
+
+
+def _reply_type(returned: Any) -> Any:
+    if get_origin(returned) is Response:
+        (returned,) = get_args(returned)
+    return None if inspect.isclass(returned) and issubclass(returned, ASGIResponse) else returned

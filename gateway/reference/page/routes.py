@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
 from litestar import Litestar, Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
@@ -18,13 +17,17 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.http.request.call import call_of
 from gateway.http.shape import shape
-from gateway.reference.openapi import document
-from gateway.reference.page.page import FOLDER, page
+from gateway.reference.openapi.operations import operations
+from gateway.reference.page.page import FOLDER
+from gateway.reference.page.rendering import Rendered, render_apart
 from gateway.reference.page.snippets import BASE_URL
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+Making = Callable[[Litestar], Coroutine[Any, Any, Rendered]]
+"""A function that renders what an application's routes declare."""
+
 HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
 """The pattern of a Host header as browsers send it (RFC 9112, section 3.2); any other value is not shown."""
 
@@ -34,21 +37,10 @@ MAX_HOST_CHARS = 259
 A longer value is not shown: the page, which has it in hundreds of places, would be tens of megabytes.
 """
 
-CHUNK_BYTES = 64 << 10
-"""The size in bytes beyond which a chunk of the page gets no further piece."""
-
-
-class Rendered(msgspec.Struct, frozen=True):
-    """The OpenAPI document and its page, encoded."""
-
-    document: bytes
-    page: list[list[bytes]]
-    """The chunks of the page, each as the pieces between which the reader's own URL of the server belongs."""
-
 
 def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
-    rendered_of = made_once(_render_both)
+    rendered_of = made_once(lambda app: render_apart(operations(app)))
 
     @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
@@ -91,8 +83,8 @@ class PageReply(ASGIResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def made_once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coroutine[Any, Any, Rendered]]:
-    """Return a function that runs `make` once, in a thread, and gives all callers its result.
+def made_once(make: Making) -> Making:
+    """Return a function that runs `make` once, and gives all callers its result.
 
     After a run that failed, the next caller starts another one.
     """
@@ -101,7 +93,7 @@ def made_once(make: Callable[[Litestar], Rendered]) -> Callable[[Litestar], Coro
     async def rendered_of(app: Litestar) -> Rendered:
         nonlocal making
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
-            making = asyncio.create_task(asyncio.to_thread(make, app))
+            making = asyncio.create_task(make(app))
         return await asyncio.shield(making)  # others may wait for it when one leaves
 
     return rendered_of
@@ -112,26 +104,3 @@ def base_url(request: Request[Any, Any, Any]) -> str:
     host = request.headers.get("host", "")
     scheme = "https" if call_of(request.scope).is_https else "http"
     return f"{scheme}://{host}" if len(host) <= MAX_HOST_CHARS and HOST.fullmatch(host) else BASE_URL
-
-
-def _render_both(app: Litestar) -> Rendered:
-    described = document(app)
-    return Rendered(msgspec.json.encode(described), chunks_of(page(described)))
-
-
-def chunks_of(text: str) -> list[list[bytes]]:
-    """Return a page as chunks. A chunk is a list of pieces; joined by BASE_URL, these are the text of the chunk."""
-    first, *rest = text.encode().split(BASE_URL.encode())
-    chunks = [[each] for each in _cut(first)]
-    for piece in rest:
-        begin, *more = _cut(piece)
-        if sum(map(len, chunks[-1])) > CHUNK_BYTES:
-            chunks.append([b""])
-        chunks[-1].append(begin)
-        chunks += [[each] for each in more]
-    return chunks
-
-
-def _cut(piece: bytes) -> list[bytes]:
-    """Return a piece in parts of at most CHUNK_BYTES, at least one."""
-    return [piece[start : start + CHUNK_BYTES] for start in range(0, len(piece), CHUNK_BYTES)] or [b""]

@@ -220,6 +220,12 @@ async def test_parser_is_httptools_and_tells_methods_versions_and_offers_to_on_h
     await place.reply()
 
 
+async def test_parser_ignores_bytes_behind_the_last_request(place: Place) -> None:
+    place.protocol.data_received(HEAD.replace(b"host: x", b"connection: close") + b"body" + b"anything")
+    assert place.events[-2:] == ["content of 4 bytes", "whole request"]
+    await place.reply()
+
+
 async def test_on_chunk_header_is_called_and_trailers_come_to_on_header(place: Place) -> None:
     head = HEAD.replace(b"content-length: 4", b"transfer-encoding: chunked")
     place.protocol.data_received(head + b"4\r\nbody\r\n0\r\ntrailer: x\r\n\r\n")

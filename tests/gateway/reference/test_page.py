@@ -7,22 +7,27 @@ import asyncio
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 from litestar import Litestar
 
+from gateway.http.shape import Shape
 from gateway.reference.openapi import document
+from gateway.reference.openapi.operations import Operation
 from gateway.reference.page.page import page
-from gateway.reference.page.routes import CHUNK_BYTES, PageReply, Rendered, chunks_of, made_once
+from gateway.reference.page.rendering import CHUNK_BYTES, Rendered, chunks_of, render, render_apart
+from gateway.reference.page.routes import PageReply, made_once
 from gateway.reference.page.snippets import BASE_URL, curl, python
 from gateway.reference.page.types import type_words
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 VOID = {"meta", "link", "br"}
@@ -172,12 +177,12 @@ def test_the_commands_that_it_shows_run(house: House, described: dict[str, Any])
 
 
 async def test_requests_at_once_render_the_page_once() -> None:
-    app, go_on = Litestar(openapi_config=None), threading.Event()
+    app, go_on = Litestar(openapi_config=None), asyncio.Event()
     calls: list[Litestar] = []
 
-    def make(app: Litestar) -> Rendered:
+    async def make(app: Litestar) -> Rendered:
         calls.append(app)
-        go_on.wait()
+        await go_on.wait()
         if len(calls) == 1:
             raise RuntimeError
         return Rendered(b"{}", [[b"page"]])
@@ -195,6 +200,36 @@ async def test_requests_at_once_render_the_page_once() -> None:
         go_on.clear()
     assert await rendered_of(app) == Rendered(b"{}", [[b"page"]])
     assert len(calls) == 2
+
+
+def test_the_document_is_served_as_the_routes_declare_it(house: House, described: dict[str, Any]) -> None:
+    shown = httpx.get(f"{house.url}/openapi.json", timeout=PATIENCE_S)
+    assert shown.content == msgspec.json.encode(described)
+
+
+async def test_rendering_is_left_to_a_process_that_ends_with_its_reader() -> None:
+    thing = Operation("get_thing", "GET", "/things", "Return a thing.", (), None, False, Shape(), None, None)
+    assert await render_apart([thing]) == render([thing])
+    reading = asyncio.create_task(render_apart([thing]))
+    await until(rendering_children)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await rendering_children() == []
+
+
+async def test_a_process_that_fails_is_an_error_and_no_empty_page() -> None:
+    unknown: Any = ["no operation"]
+    with pytest.raises(RuntimeError, match="ended with status 1"):
+        await render_apart(unknown)
+
+
+async def rendering_children() -> list[str]:
+    """Return the command lines of the processes in which this one renders."""
+    tasks = Path("/proc/self/task")
+    lists = [(each / "children").read_text() for each in tasks.iterdir()]  # noqa: ASYNC240
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for each in lists for pid in each.split()]  # noqa: ASYNC240
+    return [command for command in commands if "gateway.reference.page.rendering" in command]
 
 
 def test_what_the_document_holds_is_only_ever_text(described: dict[str, Any]) -> None:
