@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine.scheduling.step_time import StepCosts, StepLoad, longest_alone_s
+from engine.sequence import Plan, Status
 from tests.engine.scheduling.band_simulation import CPU, CPU_BAND, GPU, GPU_BAND, MAX_NUM_SEQS, Machine, Sizes, keep_fed
 from tests.engine.scheduling.fairness_simulator import percentile
 
@@ -81,6 +82,31 @@ def test_steps_are_lengthened_by_a_share_beside_interactive_requests_and_bounded
     ratios = [whole_s / own_s for whole_s, own_s in machine.seconds_beside[20:]]
     assert percentile(ratios, 0.99) <= 1 + TOLERANCE * band.lengthening + 0.02
     assert sum(ratios) / len(ratios) > 1 + band.lengthening / 3, "room is used"
+
+
+class Checked(Machine):
+    """A machine that notes the steps with sequences that hold no blocks any more."""
+
+    num_faulty_steps = 0
+
+    def _seconds(self, plan: Plan) -> float:
+        self.num_faulty_steps += any(chunk.sequence.status is not Status.RUNNING for chunk in plan.chunks)
+        return super()._seconds(plan)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_work_that_gives_up_its_blocks_to_older_owed_work_is_not_computed_in_the_same_step(seed: int) -> None:
+    costs, band = StepCosts(1e-3, 1e-6, 0.0, 0.0), msgspec.structs.replace(GPU_BAND, share=0.8)
+    machine = Checked(costs, band, num_blocks=30, max_num_seqs=16, max_batched_tokens=64)
+    chance = random.Random(seed)
+    for _ in range(400):
+        while machine.outstanding["a"] < 2:
+            machine.send("a", chance.randint(1, 8), chance.randint(100, 200))
+        while machine.num_batch < 6:
+            machine.send_batch("c", chance.randint(1, 40), chance.randint(30, 60))
+        machine.step()
+    assert machine.scheduler.totals.batch_recomputed_tokens > 0
+    assert machine.num_faulty_steps == 0
 
 
 @pytest.mark.parametrize("name", MACHINES)
