@@ -22,6 +22,7 @@ refuses that request, and no other.
 Minor 1: `Hello.minor`, `Welcome.minor`, `Welcome.software`, `Submit.trace`, `Usage.arrived_unix_ns`.
 Minor 2: `CallGrammar.marks`, sent only to engines that have it (`minor_of`).
 Minor 3: `Grammar.thinking`, sent only to engines that have it.
+Minor 4: `CallGrammar.argument_pieces`, `CallableTool.texts`, sent only to engines that have them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
-PROTOCOL_MINOR = 3
-MINOR_OF_MARKS, MINOR_OF_THINKING = 2, 3
+PROTOCOL_MINOR = 4
+MINOR_OF_MARKS, MINOR_OF_THINKING, MINOR_OF_ARGUMENT_PIECES = 2, 3, 4
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 HEARTBEATS_MISSED_ALONE = 10
@@ -118,6 +119,21 @@ class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The name of the arguments' schema in refusals."""
     input_lark: str = ""
     """The grammar of TEXT, before JSON escapes it, where the arguments are `{"input": TEXT}`; empty for all others."""
+    texts: list[str] = []
+    """The names of the arguments whose values are text instead of JSON, where there are `argument_pieces`."""
+
+
+class ArgumentPieces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The letters around each argument, where a model writes arguments one by one.
+
+        ARGUMENTS = (before NAME after VALUE end)*        in the order of the schema's properties
+
+    VALUE is JSON, or text up to the first `end`.
+    """
+
+    before: str
+    after: str
+    end: str
 
 
 class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -142,6 +158,8 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """The text after the last call."""
     marks: dict[str, int] = {}
     """The ids of special tokens within the other pieces, by the tokens' letters."""
+    argument_pieces: ArgumentPieces | None = None
+    """The letters around each argument; None: ARGUMENTS are a JSON object."""
     max_calls: int = 1
     """The most calls of one completion."""
     must_call: bool = False
@@ -153,10 +171,11 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """The name of text_schema in refusals."""
 
 
-class _Marks(msgspec.Struct, frozen=True):
-    """The one field of a `CallGrammar` that engines of minor 1 refuse."""
+class _LaterFields(msgspec.Struct, frozen=True):
+    """The fields of a `CallGrammar` that engines of earlier minors refuse."""
 
     marks: dict[str, int] = {}
+    argument_pieces: ArgumentPieces | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -255,12 +274,15 @@ def minor_of(request: GenerateRequest) -> int:
     Fields of the request itself need no minor: an engine that does not know one refuses that request in words.
     """
     grammar = request.sampling.grammar
-    if grammar is not None and grammar.thinking is not None:
-        return MINOR_OF_THINKING
-    if grammar is None or grammar.kind != "tool_calls" or '"marks"' not in grammar.source:
+    if grammar is None:
         return 0
-    # A schema may have a property of that name.
-    return MINOR_OF_MARKS if _decode_marks(grammar.source).marks else 0
+    minor = 0 if grammar.thinking is None else MINOR_OF_THINKING
+    if grammar.kind != "tool_calls" or not ('"marks"' in grammar.source or '"argument_pieces"' in grammar.source):
+        return minor
+    later = _decode_later_fields(grammar.source)  # a schema may have properties of these names
+    if later.argument_pieces is not None:
+        return MINOR_OF_ARGUMENT_PIECES
+    return max(minor, MINOR_OF_MARKS if later.marks else 0)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -694,7 +716,7 @@ EngineMessage = Welcome | Refused | StepOutputs | AdapterStatus | UnackedUsage |
 encode = msgspec.msgpack.Encoder().encode
 decode_from_gateway = msgspec.msgpack.Decoder(GatewayMessage).decode
 decode_from_engine = msgspec.msgpack.Decoder(EngineMessage).decode
-_decode_marks = msgspec.json.Decoder(_Marks).decode
+_decode_later_fields = msgspec.json.Decoder(_LaterFields).decode
 
 
 class _NamedRequest(msgspec.Struct):

@@ -11,9 +11,15 @@ import msgspec
 
 from engine.grammar.escaped_lark import escaped_lark
 from engine.grammar.json_schema import Unenforceable, prepare_schema
-from engine.protocol import CallableTool, CallGrammar
+from engine.protocol import ArgumentPieces, CallableTool, CallGrammar
 
 ANY_TEXT = "/(?s:.*)/"
+NOTHING = '""'
+DEFINITIONS = ("$defs", "definitions")
+ABOUT_ALL_ARGUMENTS = (
+    *("allOf", "anyOf", "oneOf", "$ref", "const", "enum", "patternProperties", "minProperties", "maxProperties"),
+)
+"""The keywords that assert something of an object as a whole."""
 
 _decode = msgspec.json.Decoder(CallGrammar).decode
 
@@ -28,14 +34,14 @@ def call_rules(source: str) -> str:
     for index, tool in enumerate(wanted.tools):
         head, end = (_literal(each, wanted.marks) for each in (tool.head, wanted.end))
         rules.append(f"call_{index}: {head} arguments_{index} {end}")
-        rules.append(_arguments(tool, f"arguments_{index}", f"input_{index}"))
+        rules.append(_arguments(tool, f"arguments_{index}", f"input_{index}", wanted.argument_pieces))
     return "\n".join(rules)
 
 
 def call_parts(source: str) -> list[tuple[str, str]]:
     """Return (label, rules) of a `CallGrammar`'s schemas, each as a grammar of its own, to find the one at fault."""
     wanted = _grammar(source)
-    found = [(tool.label, _arguments(tool, "start", "input")) for tool in wanted.tools]
+    found = [(tool.label, _arguments(tool, "start", "input", wanted.argument_pieces)) for tool in wanted.tools]
     if wanted.text_schema is not None:
         schema = _schema(wanted.text_schema, wanted.text_label)
         found.append((wanted.text_label, f"start: %json {json.dumps(schema)}"))
@@ -80,16 +86,80 @@ def _calls(wanted: CallGrammar) -> str:
     return f"calls: {opening} call {repeated} {closing}\ncall: {call}"
 
 
-def _arguments(tool: CallableTool, rule: str, input_rule: str) -> str:
-    """Return the rule of a tool's arguments. input_rule: the name for a further rule that custom tools need."""
+def _arguments(tool: CallableTool, rule: str, part: str, pieces: ArgumentPieces | None) -> str:
+    """Return the rule of a tool's arguments.
+
+    part: the name for a further rule, and the beginning of the names of others. pieces: the letters around each
+    argument; None: the arguments are a JSON object.
+    """
     if not tool.input_lark:
-        return f"{rule}: %json {json.dumps(_arguments_schema(tool))}"
+        return _json_arguments(tool, rule) if pieces is None else _single_arguments(tool, rule, part, pieces)
     try:
         inner = escaped_lark(tool.input_lark)
     except Unenforceable as error:
         raise Unenforceable(str(error), tool.label) from None
-    before, after = json.dumps('{"input": "'), json.dumps('"}')
-    return f"{rule}: {before} {input_rule} {after}\n{input_rule}: %lark {{\n{inner}\n}}"
+    around = ('{"input": "', '"}') if pieces is None else (f'{pieces.before}input{pieces.after}"', f'"{pieces.end}')
+    before, after = map(json.dumps, around)
+    return f"{rule}: {before} {part} {after}\n{part}: %lark {{\n{inner}\n}}"
+
+
+def _json_arguments(tool: CallableTool, rule: str) -> str:
+    return f"{rule}: %json {json.dumps(_arguments_schema(tool))}"
+
+
+def _single_arguments(tool: CallableTool, rule: str, part: str, pieces: ArgumentPieces) -> str:
+    """Return the rules of arguments that are written one by one, in the order of the schema's properties.
+
+    A tool gets none but those of its properties, also where its schema allows others.
+
+    Raises Unenforceable: when the schema asserts something about the arguments together.
+    """
+    schema = _arguments_schema(tool)
+    _check_is_flat(schema, tool.label, pieces)
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    shared = {name: schema[name] for name in DEFINITIONS if name in schema}
+    wanted, rules = [], []
+    for index, (name, value) in enumerate(
+        (properties | {name: {} for name in required if name not in properties}).items()
+    ):
+        if value is False and name not in required:
+            continue
+        before, end = json.dumps(f"{pieces.before}{name}{pieces.after}"), json.dumps(pieces.end)
+        rules.append(f"{part}_{index}: {before} {part}_{index}_value")
+        if name not in tool.texts:
+            options = {} if value is True else {"type": []} if value is False else value
+            described = json.dumps({**options, **shared, "x-guidance": schema["x-guidance"]})
+            rules += [f"{part}_{index}_value: {part}_{index}_json {end}", f"{part}_{index}_json: %json {described}"]
+        elif "enum" in value:
+            texts = " | ".join(json.dumps(f"{text}{pieces.end}") for text in value["enum"])
+            rules.append(f"{part}_{index}_value: {texts}")
+        else:
+            rules.append(f"{part}_{index}_value[lazy]: {ANY_TEXT} {end}")
+        wanted.append(f"{part}_{index}" if name in required else f"{part}_{index}?")
+    return "\n".join([f"{rule}: {' '.join(wanted) or NOTHING}", *rules])
+
+
+def _check_is_flat(schema: dict[str, Any], label: str, pieces: ArgumentPieces) -> None:
+    """Check that each of the arguments can be written on its own.
+
+    Raises Unenforceable: when a keyword is about several of them, or a reference leads to another place than a
+    definition.
+    """
+    for keyword in ABOUT_ALL_ARGUMENTS:
+        if schema.get(keyword):
+            raise Unenforceable(f"#/{keyword} is not supported by this model, which writes arguments one by one", label)
+    for name in [*schema.get("properties", {}), *schema.get("required", [])]:
+        if pieces.after in name:
+            raise Unenforceable(f"#/properties: this model cannot write the name {json.dumps(name)}", label)
+    waiting: list[Any] = [schema.get(name) for name in ("properties", *DEFINITIONS)]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else []
+        where = each.get("$ref") if isinstance(each, dict) else None
+        if isinstance(where, str) and not where.startswith(tuple(f"#/{name}/" for name in DEFINITIONS)):
+            raise Unenforceable(
+                f"$ref {json.dumps(where)}: this model's arguments may refer to definitions alone", label
+            )
 
 
 def _arguments_schema(tool: CallableTool) -> dict[str, Any]:

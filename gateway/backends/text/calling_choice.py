@@ -82,9 +82,10 @@ class CallingChoice:
         """True once the completion has a header of a channel, which tells calls from content."""
         self._num_calls_in_channels = 0
         self._content_text = ContentText(stop, include=style.include_stop)
+        form = tokenizer.tools.format
         self._parser = CallParser(
-            tokenizer.tools.format,
-            tools.callable_names,
+            form,
+            {tool.name: form.text_arguments(tool) for tool in tools.callable_tools},
             self._content_text,
             must_call=tools.must_call,
             is_trigger_token=self._trigger_id is not None,

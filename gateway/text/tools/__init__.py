@@ -5,6 +5,7 @@
     prompt         conversations with tools for chat templates that know none
     grammar        the grammar that the engine holds a completion to
     parser         text that comes piece by piece to content and calls
+    arguments      the arguments of one call, which some models write one by one, to a JSON object
     content_text   that content: stop strings, and white space that may lead to a call
 
 Knows no field of an API and no engine. These laws hold:

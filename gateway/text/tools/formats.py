@@ -2,7 +2,7 @@
 
     trigger opening call (separator call)* closing          call = before_name NAME before_arguments ARGUMENTS end
 
-NAME has letters, digits, _ and -; ARGUMENTS is a JSON object.
+NAME has letters, digits, _ and -; ARGUMENTS is a JSON object, or each argument stands between letters of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+
+from engine.protocol import ArgumentPieces
+from gateway.text.tools.arguments import text_arguments
+from gateway.text.tools.tool import Tool
 
 
 class CallFormat(msgspec.Struct, frozen=True):
@@ -28,6 +32,8 @@ class CallFormat(msgspec.Struct, frozen=True):
     closing: str = ""
     parallel: bool = True
     """True if one reply may have several calls."""
+    argument_pieces: ArgumentPieces | None = None
+    """The letters around each argument, where arguments are written one by one; None: they are a JSON object."""
     id_chars: int | None = None
     """The number of characters that a call's id must have in the template; None: any number."""
 
@@ -45,6 +51,11 @@ class CallFormat(msgspec.Struct, frozen=True):
         written = self.separator.join(f"{self.head(name)}{arguments}{self.end}" for name, arguments in calls)
         return f"{self.trigger}{self.opening}{written}{self.closing}"
 
+    def text_arguments(self, tool: Tool) -> list[str]:
+        """Return the names of a tool's arguments that are written as text instead of JSON."""
+        pieces = self.argument_pieces
+        return [] if pieces is None or tool.input_lark else text_arguments(tool.parameters, pieces)
+
     def call_id(self, given: str) -> str:
         """Return the id of a call in the form that the template takes. The same given id always makes the same id."""
         return given if self.id_chars is None else hashlib.sha256(given.encode()).hexdigest()[: self.id_chars]
@@ -59,6 +70,17 @@ HERMES = CallFormat(
     separator="\n<tool_call>\n",
 )
 """The format of Hermes, Qwen 2.5 and 3, which models without training on tools get as well."""
+
+QWEN_CODER = CallFormat(
+    trigger="<tool_call>",
+    opening="\n",
+    before_name="<function=",
+    before_arguments=">\n",
+    end="</function>\n</tool_call>",
+    separator="\n<tool_call>\n",
+    argument_pieces=ArgumentPieces("<parameter=", ">\n", "\n</parameter>\n"),
+)
+"""The format of Qwen3-Coder, Qwen 3.5 and 3.6."""
 
 LLAMA = CallFormat(
     trigger="",
@@ -182,5 +204,7 @@ def _format_of(template: str) -> CallFormat | None:
     if "'observation'" in template and "metadata" in template:
         return GLM
     if HERMES.trigger in template:
-        return HERMES if "arguments" in template and "<function=" not in template else None
+        if "<function=" in template:
+            return QWEN_CODER if "<parameter=" in template and "tool_calls" in template else None
+        return HERMES if "arguments" in template else None
     return LLAMA if "ipython" in template and '"parameters": ' in template else None

@@ -34,7 +34,7 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
     max_calls = use.max_calls if template.is_native else min(use.max_calls, MAX_CALLS_UNTRAINED)
     calls = CallGrammar(
         tools=[
-            CallableTool(form.head(tool.name), tool.parameters, tool.label, tool.input_lark)
+            CallableTool(form.head(tool.name), tool.parameters, tool.label, tool.input_lark, form.text_arguments(tool))
             for tool in use.callable_tools
         ],
         end=form.end,
@@ -43,6 +43,7 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
         separator=form.separator,
         closing=form.closing,
         marks=template.marks,
+        argument_pieces=form.argument_pieces,
         max_calls=max_calls if form.parallel else 1,
         must_call=use.must_call,
         text_schema=text_schema,

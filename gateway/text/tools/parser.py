@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from gateway.text.tools.arguments import Arguments, JsonArguments, SingleArguments
 from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.formats import CallFormat
 
@@ -42,18 +43,31 @@ class CallParser:
     def __init__(
         self,
         form: CallFormat,
-        names: Iterable[str],
+        texts: Mapping[str, Collection[str]],
         content: ContentText,
         *,
         must_call: bool = False,
         is_trigger_token: bool = False,
     ) -> None:
-        # The brace of the arguments belongs to the call's beginning: after it comes a JSON object or no call.
-        heads = {form.head(name) + "{": name for name in names}
+        """Begin a completion.
+
+        texts: for each tool, by its name, the names of its arguments that are written as text, where the format has
+        each argument on its own.
+        """
+        # The first letters of the arguments belong to the call's beginning: without them it is no call.
+        pieces = form.argument_pieces
+        firsts = ("{",) if pieces is None else (pieces.before, form.end)
+        heads = {(form.head(name), first): name for name in texts for first in firsts}
+        self._form = form
+        self._texts = texts
         self._trigger = form.trigger
-        self._starts = {f"{form.trigger}{form.opening}{head}": name for head, name in heads.items()}
+        self._starts = {
+            f"{form.trigger}{form.opening}{head}{first}": (name, first) for (head, first), name in heads.items()
+        }
         self._common_start = f"{form.trigger}{form.opening}{form.before_name}"
-        self._nexts = {f"{form.end}{form.separator}{head}": name for head, name in heads.items()}
+        self._nexts = {
+            f"{form.end}{form.separator}{head}{first}": (name, first) for (head, first), name in heads.items()
+        }
         self._end = f"{form.end}{form.closing}"
         self._content_text = content
         self._must_call = must_call
@@ -98,24 +112,23 @@ class CallParser:
         if start is None:  # a call too short to tell of which tool
             self._held = ""
             return False
-        self._begin_call(self._starts[start], start, parsed)
+        self._begin_call(*self._starts[start], start, parsed)
         return True
 
     def _read_arguments(self, parsed: Parsed, is_all: bool) -> bool:
-        end = self._object.end_in(self._held)
-        arguments = self._held[:end]
-        self._held = self._held[len(arguments) :]
-        parsed.calls.append(CallDelta(self._num_calls - 1, None, arguments))
-        if end is not None:
+        arguments, self._held = self._arguments.take(self._held)
+        if arguments:
+            parsed.calls.append(CallDelta(self._num_calls - 1, None, arguments))
+        if self._arguments.is_over:
             self._step = self._read_after_arguments
-        return end is not None
+        return self._arguments.is_over
 
     def _read_after_arguments(self, parsed: Parsed, is_all: bool) -> bool:
         """Read the end of a call and the beginning of the next one, or the end of all calls."""
         held = self._held
         following = _beginning_of(held, self._nexts)
         if following is not None:
-            self._begin_call(self._nexts[following], following, parsed)
+            self._begin_call(*self._nexts[following], following, parsed)
             return True
         if _may_become(held, (*self._nexts, self._end)):
             return False
@@ -145,39 +158,16 @@ class CallParser:
         """Tell whether a completed text ends in the beginning of a call, too short to tell of which tool."""
         return self._must_call or bool(self._trigger and undecided.startswith(self._trigger))
 
-    def _begin_call(self, name: str, start: str, parsed: Parsed) -> None:
-        self._held = self._held[len(start) - 1 :]  # all but the brace
-        self._object = _JsonObject()
+    def _begin_call(self, name: str, first: str, start: str, parsed: Parsed) -> None:
+        """Begin a call of a tool. first: the letters at the end of start that belong to the arguments."""
+        self._held = self._held[len(start) - len(first) :]
+        pieces = self._form.argument_pieces
+        self._arguments: Arguments = (
+            JsonArguments() if pieces is None else SingleArguments(pieces, self._form.end, self._texts[name])
+        )
         self._step = self._read_arguments
         parsed.calls.append(CallDelta(self._num_calls, name, ""))
         self._num_calls += 1
-
-
-class _JsonObject:
-    """The search for the end of a JSON object that arrives in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
-
-    def end_in(self, text: str) -> int | None:
-        """Return the position after the object's last brace in the next piece of text; None if it does not end."""
-        for position, char in enumerate(text):
-            if self._is_escaped:
-                self._is_escaped = False
-            elif self._in_string:
-                self._is_escaped = char == "\\"
-                self._in_string = char != '"'
-            elif char == '"':
-                self._in_string = True
-            elif char == "{":
-                self._depth += 1
-            elif char == "}":
-                self._depth -= 1
-                if self._depth == 0:
-                    return position + 1
-        return None
 
 
 def _beginning_of(text: str, options: Iterable[str]) -> str | None:

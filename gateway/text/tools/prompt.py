@@ -45,6 +45,8 @@ def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: Call
 def as_the_template_reads(messages: list[Message], template: TemplateTools) -> list[Message]:
     """Return messages with calls and results in the form of a template that knows tools."""
     messages = _with_call_ids(messages, template.format)
+    if template.format.argument_pieces is not None:
+        return [_with_single_arguments(message) for message in messages]
     if template.history == "content":
         return [_without_calls(message, template.format) for message in messages]
     if template.history == "pairs":
@@ -65,6 +67,19 @@ def _with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
             message = {**message, "tool_calls": calls}
         given.append(message)
     return given
+
+
+def _with_single_arguments(message: Message) -> Message:
+    """Return the message with an object as the arguments of each call: text that is none becomes one argument."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        if isinstance(function["arguments"], str):
+            function = {**function, "arguments": {"arguments": function["arguments"]}}
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls}
 
 
 def _with_calls_as_metadata(messages: list[Message]) -> list[Message]:

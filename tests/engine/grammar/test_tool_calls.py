@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from engine.grammar.worker import judge
-from engine.protocol import CallableTool, CallGrammar, Grammar
+from engine.protocol import ArgumentPieces, CallableTool, CallGrammar, Grammar
 from tests.engine.grammar.grammars import EOS, RandomModel, allowed_ids, feed, matchers, next_characters, vocabulary
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,5}$"}
@@ -148,3 +148,75 @@ def test_128_tools_compile_in_time() -> None:
     many = {f"tool_{index}": SCHEMAS["get"] for index in range(128)}
     make = matchers(grammar(tools=tools(many), max_calls=16))
     assert feed(make(), CALL.replace("get", "tool_127"))
+
+
+PLACE = {"anyOf": [{"type": "string", "pattern": "^x+$"}, {"type": "null"}]}
+SINGLY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "n": {"type": "integer"},
+        "unit": {"type": "string", "enum": ["C", "dry F"]},
+        "place": {"$ref": "#/$defs/place"},
+    },
+    "required": ["city"],
+    "$defs": {"place": PLACE},
+}
+
+
+def singly(schema: dict[str, Any] = SINGLY, texts: tuple[str, ...] = ("city", "unit"), **fields: Any) -> Grammar:
+    """Return a grammar of calls whose arguments are written one by one, as Qwen3-Coder does."""
+    tool = CallableTool("<function=get>\n", schema, "tools[0]", fields.pop("input_lark", ""), list(texts))
+    pieces = ArgumentPieces("<parameter=", ">\n", "\n</parameter>\n")
+    return grammar(tools=[tool], end="</function>\n</tool_call>", argument_pieces=pieces, **fields)
+
+
+def single_call(*arguments: tuple[str, str]) -> str:
+    parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments)
+    return f"<tool_call>\n<function=get>\n{parameters}</function>\n</tool_call>"
+
+
+def test_arguments_may_be_written_one_by_one() -> None:
+    make = matchers(singly(max_calls=2))
+    for text in (
+        single_call(("city", 'Nice, "so"\n</para')),
+        f"Well. {single_call(('city', ''), ('n', '-3'), ('unit', 'dry F'), ('place', chr(34) + 'xx' + chr(34)))}",
+        f"{single_call(('city', 'a'), ('place', 'null'))}\n{single_call(('city', 'b'))}",
+    ):
+        assert feed(make(), text), text
+    for text in (
+        single_call(),
+        single_call(("n", "3"), ("city", "Nice")),
+        single_call(("city", "Nice"), ("n", "three")),
+        single_call(("city", "Nice"), ("unit", "K")),
+        single_call(("city", "Nice"), ("place", '"y"')),
+        single_call(("city", "Nice"), ("other", "1")),
+        f"{single_call(('city', 'Nice'))} and more",
+    ):
+        assert not feed(make(), text), text
+
+
+def test_a_tool_without_properties_has_no_arguments() -> None:
+    make = matchers(singly({"type": "object"}, ()))
+    assert feed(make(), single_call()) and not feed(make(), single_call(("x", "1")))
+    unnamed = matchers(singly({"required": ["x"]}, ()))
+    assert feed(unnamed(), single_call(("x", "[1]"))) and not feed(unnamed(), single_call())
+
+
+def test_a_custom_tool_among_them_has_its_text_in_quotation_marks() -> None:
+    make = matchers(singly(texts=(), input_lark=r"start: /[a-z\n]+/"))
+    assert feed(make(), single_call(("input", json.dumps("a\nb")))) and not feed(make(), single_call(("input", "ab")))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, "#/anyOf"),
+        ({"properties": {"a": {}}, "minProperties": 1}, "#/minProperties"),
+        ({"properties": {"a": {"$ref": "#"}}}, "refer to definitions alone"),
+        ({"properties": {"a>\nb": {}}}, "cannot write the name"),
+    ],
+)
+def test_what_is_said_of_all_arguments_together_is_refused_in_words(schema: dict[str, Any], reason: str) -> None:
+    verdict = judge(vocabulary(), singly(schema, ()))
+    assert reason in verdict.error and verdict.label == "tools[0]"

@@ -19,6 +19,7 @@ from engine.protocol import (
     AckUsage,
     AdapterProbe,
     AdapterStatus,
+    ArgumentPieces,
     BatchTerms,
     CallableTool,
     CallGrammar,
@@ -436,6 +437,27 @@ async def test_special_tokens_within_calls_are_sent_only_to_engines_that_know_th
         marked = calling_request({})  # goes to any engine
     reading = asyncio.create_task(read(backend, marked))
     assert (await engine.expect(Submit)).request == marked
+    await engine.send(StepOutputs([], [final()]))
+    assert await reading == [final()]
+
+
+@pytest.mark.parametrize("minor", [2, 3, 4])
+async def test_arguments_that_are_written_one_by_one_are_asked_of_engines_that_know_them(engine, backend, minor):
+    await make_ready(backend, engine, minor=minor)
+    parameters = {"type": "object", "properties": {"argument_pieces": {"type": "object"}}}
+    calls = CallGrammar([CallableTool("<function=rate>\n", parameters, "tools[0]")], "</function>")
+    singly = msgspec.structs.replace(calls, argument_pieces=ArgumentPieces("<parameter=", ">\n", "\n</parameter>\n"))
+    known, asked = (
+        msgspec.structs.replace(request(), sampling=SamplingParams(max_tokens=10, grammar=grammar))
+        for grammar in (Grammar("tool_calls", msgspec.json.encode(each).decode()) for each in (calls, singly))
+    )
+    assert (minor_of(known), minor_of(asked)) == (0, 4)
+    if minor < 4:
+        with pytest.raises(Unanswered, match="version does not know all of the request's grammar"):
+            await anext(backend.deltas(asked))
+        asked = known
+    reading = asyncio.create_task(read(backend, asked))
+    assert (await engine.expect(Submit)).request == asked
     await engine.send(StepOutputs([], [final()]))
     assert await reading == [final()]
 

@@ -91,6 +91,28 @@ QWEN_3 = (
     "<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
 
+# Written anew after the chat template that Qwen 3.5 and 3.6 are published with, under Apache 2.0: roles, marks and
+# variables are its own, and words are fewer.
+
+QWEN_3_5 = (
+    "{% if tools %}<|im_start|>system\n# Tools\n\n<tools>{% for tool in tools %}{{ '\n' + tool | tojson }}{% endfor %}"
+    "{{ '\n</tools>\n\nTo call one:\n<tool_call>\n<function=NAME>\n<parameter=FIRST>\nvalue\n</parameter>\n' }}"
+    "</function>\n</tool_call><|im_end|>\n{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}<|im_start|>user\n{{ message.content }}<|im_end|>\n"
+    "{% elif message.role == 'assistant' %}<|im_start|>assistant\n"
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content | trim }}\n</think>\n\n{% endif %}"
+    "{{ message.content }}{% for tool_call in message.tool_calls or [] %}{% set tool_call = tool_call.function %}"
+    "{% if not loop.first %}{{ '\n' }}{% elif message.content | trim %}{{ '\n\n' }}{% endif %}"
+    "{{ '<tool_call>\n<function=' + tool_call.name + '>\n' }}"
+    "{% for args_name, args_value in tool_call.arguments | items %}{{ '<parameter=' + args_name + '>\n' }}"
+    "{{ args_value if args_value is string else args_value | tojson }}{{ '\n</parameter>\n' }}{% endfor %}"
+    "{{ '</function>\n</tool_call>' }}{% endfor %}<|im_end|>\n"
+    "{% elif message.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user"
+    "{% endif %}{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 # Written anew after the chat template that GLM-4 0414 is published with, under MIT: roles and variables are its own,
 # and words are fewer.
 

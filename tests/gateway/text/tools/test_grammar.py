@@ -10,14 +10,24 @@ from jsonschema import Draft202012Validator
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest
 from gateway.text.tools.content_text import ContentText
-from gateway.text.tools.formats import GLM, HARMONY, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat, TemplateTools
+from gateway.text.tools.formats import (
+    GLM,
+    HARMONY,
+    HERMES,
+    LLAMA,
+    MINISTRAL,
+    MISTRAL,
+    QWEN_CODER,
+    CallFormat,
+    TemplateTools,
+)
 from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.parser import CallParser
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.engine.grammar.grammars import RandomModel, allowed_ids, feed, matchers, next_characters, vocabulary
 from tests.tool_schemas import tool_schema
 
-FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "glm": GLM, "ministral": MINISTRAL}
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "glm": GLM, "ministral": MINISTRAL, "qwen": QWEN_CODER}
 NUM_TOOLS, NUM_TOOLS_FULL = 8, 200
 MAX_TOKENS = 600
 
@@ -27,7 +37,8 @@ def random_tools(seed: int) -> tuple[Tool, ...]:
 
 
 def calls_in(text: str, form: CallFormat, use: ToolUse) -> tuple[str, list[tuple[str, str]]]:
-    parser = CallParser(form, use.callable_names, ContentText(), must_call=use.must_call)
+    texts = {tool.name: form.text_arguments(tool) for tool in use.callable_tools}
+    parser = CallParser(form, texts, ContentText(), must_call=use.must_call)
     content, calls = "", []
     for parsed in (parser.push(text), parser.finish()):
         content += parsed.content

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.text.tools.arguments import text_arguments
 from gateway.text.tools.content_text import MAX_HELD_SPACE, ContentText
-from gateway.text.tools.formats import GLM, GRANITE, HERMES, LLAMA, MINISTRAL, MISTRAL, CallFormat
+from gateway.text.tools.formats import GLM, GRANITE, HERMES, LLAMA, MINISTRAL, MISTRAL, QWEN_CODER, CallFormat
 from gateway.text.tools.parser import CallParser
 
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "granite": GRANITE, "glm": GLM, "ministral": MINISTRAL}
 NAMES = ("get", "get_weather", "a-1")
+TEXTS = dict.fromkeys(NAMES, ("said", "x"))
+"""The arguments of each tool that are text, where a format has each argument on its own."""
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('a"\\{}[]é🦜 \n<>/'), max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('ab"{}\\', max_size=3), inner, max_size=3),
@@ -38,7 +41,7 @@ def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = Fal
 
     must_call: True: the text has to be a call.
     """
-    parser = CallParser(form, NAMES, ContentText(), must_call=must_call)
+    parser = CallParser(form, TEXTS, ContentText(), must_call=must_call)
     pieces = []
     for size in sizes:
         pieces.append(text[:size])
@@ -108,7 +111,7 @@ def test_white_space_between_content_and_a_call_is_of_neither():
 
 
 def test_white_space_that_does_not_end_is_shown():
-    parser, shown = CallParser(HERMES, NAMES, ContentText()), ""
+    parser, shown = CallParser(HERMES, TEXTS, ContentText()), ""
     for _ in range(100):
         shown += parser.push(" \n" * 8).content
     assert len(shown) == 1600 - MAX_HELD_SPACE
@@ -118,7 +121,7 @@ def test_white_space_that_does_not_end_is_shown():
 
 def test_letters_of_a_trigger_that_is_a_token_begin_no_call():
     written = MISTRAL.write([("get", "{}")])
-    parser = CallParser(MISTRAL, NAMES, ContentText(), is_trigger_token=True)
+    parser = CallParser(MISTRAL, TEXTS, ContentText(), is_trigger_token=True)
     spelled = [parser.push(char) for char in written]
     assert ("".join(parsed.content for parsed in spelled), [parsed.calls for parsed in spelled if parsed.calls]) == (
         written,
@@ -126,3 +129,81 @@ def test_letters_of_a_trigger_that_is_a_token_begin_no_call():
     )
     assert parser.push(MISTRAL.trigger, is_trigger=True).content == ""
     assert parser.push(written.removeprefix(MISTRAL.trigger)).calls[0].name == "get"
+
+
+LINES = st.text(st.sampled_from('a"\\\n<>/=é🦜pram'), max_size=12)
+SINGLE = st.dictionaries(st.sampled_from(["said", "x", "n", 'b"']), VALUES, max_size=4)
+
+
+def written_singly(name: str, arguments: dict[str, object]) -> str:
+    """Return a call as Qwen3-Coder writes it: texts as they are, all other values as JSON."""
+    shown = {key: value if key in TEXTS[name] else json.dumps(value) for key, value in arguments.items()}
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in shown.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(NAMES), SINGLE, LINES, LINES), min_size=1, max_size=3),
+    content=CONTENT,
+    sizes=SIZES,
+)
+@settings(deadline=None, max_examples=200)
+def test_arguments_that_are_written_one_by_one_become_an_object(calls, content: str, sizes: list[int]):
+    made = [
+        (name, {key: {"said": said, "x": x}.get(key, value) for key, value in others.items()})
+        for name, others, said, x in calls
+    ]
+    text = content + "\n".join(written_singly(name, arguments) for name, arguments in made)
+    found = read(QWEN_CODER, text, sizes)
+    assert (found.content, [name for name, _ in found.calls]) == (content, [name for name, _ in made])
+    assert [json.loads(arguments) for _, arguments in found.calls] == [arguments for _, arguments in made]
+    cut = text[: sum(sizes)]
+    assert read(QWEN_CODER, cut, sizes) == read(QWEN_CODER, cut, [len(cut)])
+
+
+@pytest.mark.parametrize(
+    ("value", "argument"),
+    [
+        ("3", 3),
+        (" [1, 2] ", [1, 2]),
+        ("True", True),
+        ("None", None),
+        ('"3"', "3"),
+        ("NaN", "NaN"),
+        ("two words", "two words"),
+        ('{"a": tru', '{"a": tru'),
+        ("", ""),
+    ],
+)
+def test_a_value_that_is_no_text_is_json_and_if_it_is_none_a_string(value: str, argument: object):
+    written = f"<tool_call>\n<function=get>\n<parameter=n>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    (called,) = read(QWEN_CODER, written, []).calls
+    assert json.loads(called[1]) == {"n": argument}
+
+
+def test_arguments_that_break_off_or_off_the_form_end_there():
+    begun = "<tool_call>\n<function=get>\n<parameter=x>\na\nb"
+    assert read(QWEN_CODER, begun, []) == Read("", [("get", '{"x": "a\\nb')])
+    assert read(QWEN_CODER, f"{begun}\n</param", []) == Read("", [("get", '{"x": "a\\nb')])
+    whole = f"{begun}\n</parameter>\n"
+    assert read(QWEN_CODER, f"{whole}<parameter=n>\n12", []) == Read("", [("get", '{"x": "a\\nb", "n": ')])
+    assert read(QWEN_CODER, f"{whole}So.", []) == Read("So.", [("get", '{"x": "a\\nb"}')])
+    assert read(QWEN_CODER, "<tool_call>\n<function=get>\nSo.", []) == Read("<tool_call>\n<function=get>\nSo.", [])
+
+
+def test_texts_are_strings_that_nothing_but_an_enum_holds():
+    schemas = {
+        "any": {"type": "string", "description": "d"},
+        "of": {"type": "string", "enum": ["a", "b c"]},
+        "broken": {"type": "string", "enum": ["a\n</parameter>\n"]},
+        "dated": {"type": "string", "format": "date"},
+        "short": {"type": "string", "maxLength": 3},
+        "either": {"type": ["string", "null"]},
+        "referred": {"$ref": "#/$defs/s"},
+        "number": {"type": "number"},
+        "whatever": True,
+    }
+    pieces = QWEN_CODER.argument_pieces
+    assert pieces is not None
+    assert text_arguments({"type": "object", "properties": schemas}, pieces) == ["any", "of"]
+    assert text_arguments({"type": "object"}, pieces) == text_arguments({"properties": []}, pieces) == []

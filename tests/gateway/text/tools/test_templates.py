@@ -55,12 +55,14 @@ def tokenizer_of(template: str, folder: Path) -> Tokenizer:
         (templates.GRANITE_3, formats.GRANITE, True),
         (templates.SMOLLM_3, formats.HERMES, True),
         (templates.QWEN_3, formats.HERMES, True),
+        (templates.QWEN_3_5, formats.QWEN_CODER, True),
         (templates.GLM_4, formats.GLM, True),
         (templates.MINISTRAL_3, formats.MINISTRAL, True),
         (templates.GPT_OSS, formats.HERMES, True),
         ("{{ tools }} [TOOL_CALLS]name[CALL_ID]id[ARGS]", formats.HERMES, False),
         (templates.PLAIN, formats.HERMES, False),
         ("{{ tools }} <tool_call><function=name> arguments", formats.HERMES, False),
+        ("{{ tools }} <tool_call><function=name><parameter=name>", formats.HERMES, False),
         ("{{ tools }}, in a way of its own", formats.HERMES, False),
         ("{# no tools_here #}", formats.HERMES, False),
         (None, formats.HERMES, False),
@@ -157,6 +159,19 @@ TOLD = {
         '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n'
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n</tool_call>',
     ),
+    "qwen 3.5": (
+        templates.QWEN_3_5,
+        (
+            '<tools>\n{"type": "function", "function": {"name": "get_weather"',
+            "<|im_start|>assistant\n<think>\nTwo calls.\n</think>\n\nLet me see.\n\n"
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nNice\n</parameter>\n</function>\n</tool_call>\n"
+            "<tool_call>\n<function=get_time>\n</function>\n</tool_call><|im_end|>\n",
+            "<|im_start|>user\n<tool_response>\nget_weather\n</tool_response>\n<tool_response>\nget_time\n"
+            "</tool_response><|im_end|>\n",
+        ),
+        "<tool_call>\n<function=get_time>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nNice\n</parameter>\n</function>\n</tool_call>",
+    ),
 }
 """Chat templates by model, with what each shows of a conversation with tools and reasoning, and how the model calls
 two."""
@@ -183,6 +198,18 @@ def test_a_conversation_with_tools_and_reasoning_is_shown_and_an_answer_read_as_
     use = ToolUse((WEATHER, TIME), frozenset({WEATHER.name, TIME.name}))
     ids = tokenizer.encode_text(text)
     assert read(tokenizer, ids, use) == ("On it.", ["get_time", "get_weather"], '{}{"city": "Nice"}')
+
+
+def test_a_template_that_writes_arguments_one_by_one_is_given_objects(tmp_path: Path):
+    tokenizer = tokenizer_of(templates.QWEN_3_5, tmp_path / "m")
+    calls = (call("get_weather", {"city": "Nice", "n": [1, "é"], "is": True}), call("get_time", "{broken", "b"))
+    shown = tokenizer.render_chat(answered(*calls), [WEATHER, TIME])
+    assert '<parameter=n>\n[1, "é"]\n</parameter>\n<parameter=is>\ntrue\n</parameter>\n</function>' in shown
+    assert "<function=get_time>\n<parameter=arguments>\n{broken\n</parameter>\n</function>" in shown
+    use = ToolUse((WEATHER, TIME), frozenset({WEATHER.name, TIME.name}))
+    grammar = msgspec.json.decode(call_grammar(tokenizer.tools, use, None, None).source, type=CallGrammar)
+    assert [tool.texts for tool in grammar.tools] == [["city"], []]
+    assert grammar.argument_pieces == formats.QWEN_CODER.argument_pieces
 
 
 def test_a_template_that_writes_of_tools_and_is_given_none_is_no_native_one(tmp_path: Path):
