@@ -336,7 +336,7 @@ async def serve_admin(
     listener.listen()  # a client that connects before the server runs waits for it
     config = uvicorn.Config(
         app,
-        http=functools.partial(Connection, ConnectionCap(0), ()),  # type: ignore[arg-type]
+        http=functools.partial(Connection, ConnectionCap(0), {}),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         proxy_headers=False,
