@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import pickle
 import shutil
 import signal
 import stat
@@ -17,11 +18,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ParamSpec, TypeVar, cast
 
 PR_SET_PDEATHSIG = 1
 MAX_LOG_BYTES = 32 << 20
 MAX_LINE_BYTES = 1 << 16
+
+NICENESS = 10
+"""The niceness of processes that make calls: requests come first, and a call still ends on a busy machine."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
@@ -42,9 +49,6 @@ def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
 
 async def start_module(name: str, *arguments: str, max_line_bytes: int = MAX_LINE_BYTES) -> asyncio.subprocess.Process:
     """Start a module as a process, with pipes for its input and output, and with none of this process's secrets.
-
-    For work in Python that would keep the event loop waiting. A thread is no help there: it holds the interpreter's
-    lock in turns with the event loop, which waits up to 5 ms for it after each system call (`sys.getswitchinterval`).
 
     name: the module's whole name. max_line_bytes: the longest line that `readline` reads of the process's output.
 
@@ -67,6 +71,48 @@ async def end_module(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.kill()
     await process.wait()
+
+
+async def call_apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a process of its own, and return its result. Cancelling ends the process.
+
+    For work in Python that would keep the event loop waiting. A thread is no help there: it holds the interpreter's
+    lock in turns with the event loop, which waits up to 5 ms for it after each system call (`sys.getswitchinterval`).
+
+    function: a function of a module's top level. Its arguments and its result are pickled.
+
+    Raises RuntimeError: when the process does not start, or dies; else whatever the function raises.
+    """
+    call = pickle.dumps((function, args, kwargs))
+    try:
+        process = await start_module(__spec__.name)
+    except OSError as error:
+        raise RuntimeError(f"no process can be started: {error}") from error
+    try:
+        answer, _ = await process.communicate(call)
+    finally:
+        await end_module(process)
+    if process.returncode != 0:
+        raise RuntimeError(f"the process of {function.__qualname__} ended with status {process.returncode}")
+    result, raised = pickle.loads(answer)  # noqa: S301 - of a process that this one started
+    if raised is not None:
+        raise raised
+    return cast("T", result)
+
+
+def _answer_call() -> None:
+    """Make the call that comes through the input, and write its result, or its error, to the output."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the function may print is no part of the answer
+    function, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+    result, raised = None, None
+    try:
+        result = function(*args, **kwargs)
+    except Exception as error:
+        raised = error
+    with output:
+        pickle.dump((result, raised), output)
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -220,3 +266,7 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+if __name__ == "__main__":
+    _answer_call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -13,26 +13,36 @@ from gateway.admin.organization.projects import existing_project
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices
 from gateway.db.experiments.metrics import MetricRow, list_metrics
-from gateway.db.experiments.past import has_units, load_past, load_past_votes
-from gateway.domain.experiments.calibration import PastUnit
+from gateway.db.experiments.past import PastRow, PastVotes, has_units, load_past, load_past_votes
 from gateway.domain.experiments.effects import Kind
 from gateway.domain.experiments.metrics import METRICS, read_metric
 from gateway.domain.tenancy.actor import Actor
-from gateway.experiments.past import NOT_IN_LEDGER, past_units, past_votes
+from gateway.experiments.past import NOT_IN_LEDGER, PackedPast, PastSums, sum_past
+from gateway.support.process import call_apart
+
+FEW_ROWS = 1_000
+"""The most rows that are summed in a thread, which takes tens of milliseconds; a process takes a second to start."""
 
 
 class PastTraffic(msgspec.Struct, frozen=True):
-    """The units of a project's past traffic or feedback, with their contributions to one metric."""
+    """A project's past traffic or feedback, as it tells of one metric."""
 
-    units: list[PastUnit]
+    rows: PackedPast
     unit_kind: Past
     """The thing that counts as a unit."""
-    kind: Kind
-    """The kind of the metric: a mean over units, or a ratio of sums."""
     feedback_metrics: Sequence[MetricRow]
     """The feedback metrics of the project."""
-    is_feedback: bool
-    """True for a metric of feedback, whose units are those with a vote."""
+
+    @property
+    def is_feedback(self) -> bool:
+        """True for a metric of feedback."""
+        return self.rows.is_feedback
+
+    async def sums(self) -> PastSums:
+        """Return the sums over the units."""
+        if self.rows.num_rows <= FEW_ROWS:
+            return await asyncio.to_thread(sum_past, self.rows)
+        return await call_apart(sum_past, self.rows)
 
 
 def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Kind:
@@ -61,7 +71,7 @@ def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Ki
 async def read_past(
     services: AdminServices, caller: Actor, project_id: str, metric: str, past: Past | None, days: int
 ) -> PastTraffic:
-    """Read the contribution of each unit of the last days to a metric.
+    """Read the traffic or the feedback of the last days that tells of a metric.
 
     Raises InvalidRequest: for a metric without data of the past.
     Raises NotFound: for an unknown project.
@@ -71,10 +81,16 @@ async def read_past(
         await existing_project(conn, caller.organization_id, project_id)
         own = await list_metrics(conn, project_id)
         kind = check_metric(metric, own, past)
-        if any(each.name == metric for each in own):
-            votes = await load_past_votes(conn, project_id, metric, since, by_unit=past != "request")
-            return PastTraffic(past_votes(votes, kind), past or "unit", kind, own, is_feedback=True)
-        chosen: Past = past or ("unit" if await has_units(conn, project_id, since) else "request")
-        rows = await load_past(conn, project_id, since, chosen)
-    units = await asyncio.to_thread(past_units, rows, metric)
-    return PastTraffic(units, chosen, kind, own, is_feedback=False)
+        found: AsyncIterator[Sequence[PastRow | PastVotes]]
+        is_feedback = any(each.name == metric for each in own)
+        if is_feedback:
+            chosen: Past = past or "unit"
+            found = load_past_votes(conn, project_id, metric, since, by_unit=past != "request")
+        else:
+            chosen = past or ("unit" if await has_units(conn, project_id, since) else "request")
+            found = load_past(conn, project_id, since, chosen)
+        slices, num_rows = [], 0
+        async for rows in found:
+            slices.append(msgspec.msgpack.encode(rows))
+            num_rows += len(rows)
+    return PastTraffic(PackedPast(slices, num_rows, metric, kind, is_feedback), chosen, own)

@@ -30,12 +30,13 @@ from gateway.domain.errors import InvalidRequest, Overloaded
 from gateway.domain.experiments import sizes
 from gateway.domain.experiments.allocation import exposed_units, first_split, free_slots
 from gateway.domain.experiments.assignment import NUM_BUCKETS, Split, assign, unit_digest
-from gateway.domain.experiments.calibration import Calibration, calibrate
+from gateway.domain.experiments.calibration import Calibration
 from gateway.domain.experiments.effects import MIN_UNITS, mean_of, ratio_of
 from gateway.domain.experiments.statistics.many import alpha_of_each
-from gateway.domain.experiments.sums import sums_of
 from gateway.domain.percent import percent_text
 from gateway.domain.tenancy.actor import Actor
+from gateway.experiments.past import calibrate_past
+from gateway.support.process import call_apart
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -93,10 +94,9 @@ class PreviewController(Controller):
             check_metric(wanted.metric, await list_metrics(conn, project_id), wanted.past_units)
         async with _place(project_id), _CALIBRATING:
             past = await read_past(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
-            found = await asyncio.to_thread(
-                calibrate,
-                past.units,
-                past.kind,
+            found = await call_apart(
+                calibrate_past,
+                past.rows,
                 alpha=wanted.alpha,
                 tightest_at=wanted.tightest_at,
                 num_runs=wanted.runs,
@@ -167,11 +167,12 @@ async def _size(
     """
     assert wanted.metric is not None and wanted.relative_effect is not None
     past = await read_past(services, caller, project_id, wanted.metric, wanted.past_units, wanted.past_days)
-    total = await asyncio.to_thread(sums_of, [each.unit for each in past.units])
-    if total.n < 2 * MIN_UNITS or (past.kind == "ratio" and not total.d):
+    kind, sums = past.rows.kind, await past.sums()
+    total = sums.total
+    if total.n < 2 * MIN_UNITS or (kind == "ratio" and not total.d):
         what = "feedback" if past.is_feedback else "traffic"
         raise _NothingKnown(f"There is too little {what} of the past to learn from.")
-    whole = ratio_of(total) if past.kind == "ratio" else mean_of(total)
+    whole = ratio_of(total) if kind == "ratio" else mean_of(total)
     if not whole.mean:
         raise _NothingKnown("The metric's mean is 0: an effect relative to 0 cannot be stated.")
     defined = row.definition if row is not None else None
@@ -182,7 +183,7 @@ async def _size(
     coverage = wanted.coverage or (defined.coverage if defined else NUM_BUCKETS)
     variance, effect = whole.variance * whole.n, abs(wanted.relative_effect * whole.mean)
     per_arm = sizes.units_per_arm_anytime(variance, variance, effect, alpha, wanted.power) if variance else MIN_UNITS
-    num_days = past.units[-1].day - past.units[0].day + 1
+    num_days = sums.last_day - sums.first_day + 1
     per_day = total.n / num_days * coverage / NUM_BUCKETS
     window_s, min_days = _times(wanted, row)
     days = sizes.days_needed(per_arm * num_arms, per_day, min_days, window_s / DAY_SECONDS) if per_day else None
@@ -200,7 +201,9 @@ async def _size(
         min_days=min_days,
         past_units=past.unit_kind,
         past_days=num_days,
-        text=_size_text(wanted, past, per_arm, num_arms, (per_day, coverage, num_days), days, window_s, min_days),
+        text=_size_text(
+            wanted, past, total.n, per_arm, num_arms, (per_day, coverage, num_days), days, window_s, min_days
+        ),
     )
 
 
@@ -221,6 +224,7 @@ def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[i
 def _size_text(
     wanted: wire.PreviewExperiment,
     past: PastTraffic,
+    num_units: int,
     per_arm: int,
     num_arms: int,
     pace: tuple[float, int, int],
@@ -230,9 +234,9 @@ def _size_text(
 ) -> str:
     """Return a size in words.
 
-    pace: new units a day, the coverage, and the days that were read. per_arm: the units of each arm. days: the days
-    until the experiment ends; None: it never ends. window_s: the length of the outcome window in seconds. min_days: the
-    days before which nothing is to be decided.
+    num_units: the units of the past. per_arm: the units of each arm. pace: new units a day, the coverage, and the days
+    that were read. days: the days until the experiment ends; None: it never ends. window_s: the length of the outcome
+    window in seconds. min_days: the days before which nothing is to be decided.
     """
     assert wanted.relative_effect is not None
     per_day, coverage, num_days = pace
@@ -245,7 +249,7 @@ def _size_text(
         f"At your {per_day:,.0f} units{voting} a day{part}, an experiment that finds an effect of "
         f"{percent_text(wanted.relative_effect)} on {wanted.metric} with a probability of {wanted.power:.0%} {lasts}: "
         f"it needs {per_arm:,} units{voting} in each of {num_arms} arms, with intervals that hold at every look{later}."
-        f"{least} Learnt from {len(past.units):,} {_UNITS[past.unit_kind]}{voting} of the last "
+        f"{least} Learnt from {num_units:,} {_UNITS[past.unit_kind]}{voting} of the last "
         f"{'day' if num_days == 1 else f'{num_days} days'}{', each counted as one unit' * (past.unit_kind != 'unit')}."
     )
 

@@ -7,6 +7,7 @@ or each API key, or each request. Feedback is about units, or about requests of 
 from __future__ import annotations
 
 import datetime
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 50_000
 """The most rows of the ledger that are read; the newest ones are read."""
+
+SLICE_ROWS = 500
 
 Past = Literal["unit", "api_key", "request"]
 
@@ -62,14 +65,20 @@ async def has_units(conn: Connection, project_id: str, since: datetime.datetime)
     return bool(await conn.fetchval(_HAS_UNITS, project_id, since))
 
 
-async def load_past(conn: Connection, project_id: str, since: datetime.datetime, past: Past) -> list[PastRow]:
-    """Return rows of the project's usage since an instant, the newest first, in the caller's transaction."""
+async def load_past(
+    conn: Connection, project_id: str, since: datetime.datetime, past: Past
+) -> AsyncIterator[list[PastRow]]:
+    """Yield rows of the project's usage since an instant, the newest first, in the caller's transaction.
+
+    Rows come SLICE_ROWS at a time, so that the event loop makes no more of them in one step.
+    """
     await replan(conn)
     if past == "unit":
-        rows = await conn.fetch(_BY_UNIT, project_id, since, MAX_ROWS)
+        cursor = await conn.cursor(_BY_UNIT, project_id, since, MAX_ROWS)
     else:
-        rows = await conn.fetch(_BY_LEDGER, project_id, since, MAX_ROWS, past == "api_key")
-    return [PastRow(row[0], row[1], row[2], UsageRow(*tuple(row)[3:])) for row in rows]
+        cursor = await conn.cursor(_BY_LEDGER, project_id, since, MAX_ROWS, past == "api_key")
+    while rows := await cursor.fetch(SLICE_ROWS):
+        yield [PastRow(row[0], row[1], row[2], UsageRow(*tuple(row)[3:])) for row in rows]
 
 
 MAX_VOTES = 50_000
@@ -104,10 +113,13 @@ _VOTES = """
 
 async def load_past_votes(
     conn: Connection, project_id: str, metric: str, since: datetime.datetime, *, by_unit: bool
-) -> list[PastVotes]:
-    """Return the votes of each unit, or of each request, by a feedback metric since an instant, by their first votes.
+) -> AsyncIterator[list[PastVotes]]:
+    """Yield the votes of each unit, or of each request, by a feedback metric since an instant, by their first votes.
+
+    They come SLICE_ROWS at a time, in the caller's transaction.
 
     by_unit: False: by request, without votes that are about a unit rather than a request.
     """
-    rows = await conn.fetch(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
-    return [PastVotes(*row) for row in rows]
+    cursor = await conn.cursor(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
+    while rows := await cursor.fetch(SLICE_ROWS):
+        yield [PastVotes(*row) for row in rows]

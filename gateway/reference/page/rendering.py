@@ -1,13 +1,7 @@
-"""The OpenAPI document and its page, encoded; made by a process of its own, since they take seconds of Python.
-
-`python -m gateway.reference.page.rendering` reads operations from its input and writes what it made of them.
-"""
+"""The OpenAPI document and its page, encoded. They take seconds of Python."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -16,13 +10,9 @@ from gateway.reference.openapi.document import document_of
 from gateway.reference.openapi.operations import Operation
 from gateway.reference.page.page import page
 from gateway.reference.page.snippets import BASE_URL
-from gateway.support.process import end_module, start_module
 
 CHUNK_BYTES = 64 << 10
 """The size in bytes beyond which a chunk of the page gets no further piece."""
-
-NICENESS = 10
-"""The niceness of the process: requests come first, and readers of the page still get it on a busy machine."""
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -37,24 +27,6 @@ def render(found: Iterable[Operation]) -> Rendered:
     """Return the document that describes these operations, and its page."""
     described = document_of(found)
     return Rendered(msgspec.json.encode(described), chunks_of(page(described)))
-
-
-async def render_apart(found: Iterable[Operation]) -> Rendered:
-    """Return the same as `render`, which a process of its own computes meanwhile. Cancelling ends the process.
-
-    Raises RuntimeError: when the process failed, or could not be started.
-    """
-    try:
-        process = await start_module(__spec__.name)
-    except OSError as error:
-        raise RuntimeError(f"the process that renders the documentation does not start: {error}") from error
-    try:
-        made, _ = await process.communicate(pickle.dumps(list(found)))
-    finally:
-        await end_module(process)
-    if process.returncode != 0:
-        raise RuntimeError(f"the process that renders the documentation ended with status {process.returncode}")
-    return msgspec.msgpack.decode(made, type=Rendered)
 
 
 def chunks_of(text: str) -> list[list[bytes]]:
@@ -73,14 +45,3 @@ def chunks_of(text: str) -> list[list[bytes]]:
 def _cut(piece: bytes) -> list[bytes]:
     """Return a piece in parts of at most CHUNK_BYTES, at least one."""
     return [piece[start : start + CHUNK_BYTES] for start in range(0, len(piece), CHUNK_BYTES)] or [b""]
-
-
-def main() -> None:
-    """Render the operations that come through the input."""
-    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
-    made = render(pickle.load(sys.stdin.buffer))  # noqa: S301 - of the gateway that started this process
-    sys.stdout.buffer.write(msgspec.msgpack.encode(made))
-
-
-if __name__ == "__main__":
-    main()

@@ -19,8 +19,9 @@ from gateway.http.request.call import call_of
 from gateway.http.shape import shape
 from gateway.reference.openapi.operations import operations
 from gateway.reference.page.page import FOLDER
-from gateway.reference.page.rendering import Rendered, render_apart
+from gateway.reference.page.rendering import Rendered, render
 from gateway.reference.page.snippets import BASE_URL
+from gateway.support.process import call_apart
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -40,7 +41,7 @@ A longer value is not shown: the page, which has it in hundreds of places, would
 
 def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
-    rendered_of = made_once(lambda app: render_apart(operations(app)))
+    rendered_of = made_once(_render_apart)
 
     @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
@@ -81,6 +82,10 @@ class PageReply(ASGIResponse):
         for pieces in self._chunks:
             await send({"type": "http.response.body", "body": self._url.join(pieces), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _render_apart(app: Litestar) -> Rendered:
+    return await call_apart(render, operations(app))
 
 
 def made_once(make: Making) -> Making:

@@ -108,13 +108,13 @@ async def test_a_judges_votes_come_go_and_change_in_any_order(database: Database
 
 async def test_a_judges_votes_tell_nothing_of_how_people_vote_beforehand(database: Database) -> None:
     since = LONG_AGO - datetime.timedelta(days=1)
-    async with database.acquire() as conn:
+    async with database.transaction() as conn:
         made = await make_experiment(conn, JUDGED)
         ids = await send(conn, made, [UnitRequest(unit(n), at=LONG_AGO) for n in range(2)])
         await vote(conn, made, 5, request_id=ids[0], at=LONG_AGO, source="judge")
-        assert await load_past_votes(conn, made.project_id, "paid", since, by_unit=True) == []
+        assert [each async for each in load_past_votes(conn, made.project_id, "paid", since, by_unit=True)] == []
         await vote(conn, made, 7, request_id=ids[1], at=LONG_AGO, source="user")
-        (found,) = await load_past_votes(conn, made.project_id, "paid", since, by_unit=True)
+        ((found,),) = [each async for each in load_past_votes(conn, made.project_id, "paid", since, by_unit=True)]
     assert found.total == 7
 
 

@@ -9,7 +9,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -17,17 +16,14 @@ import msgspec
 import pytest
 from litestar import Litestar
 
-from gateway.http.shape import Shape
 from gateway.reference.openapi import document
-from gateway.reference.openapi.operations import Operation
 from gateway.reference.page.page import page
-from gateway.reference.page.rendering import CHUNK_BYTES, Rendered, chunks_of, render, render_apart
+from gateway.reference.page.rendering import CHUNK_BYTES, Rendered, chunks_of
 from gateway.reference.page.routes import PageReply, made_once
 from gateway.reference.page.snippets import BASE_URL, curl, python
 from gateway.reference.page.types import type_words
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
-from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 VOID = {"meta", "link", "br"}
@@ -205,31 +201,6 @@ async def test_requests_at_once_render_the_page_once() -> None:
 def test_the_document_is_served_as_the_routes_declare_it(house: House, described: dict[str, Any]) -> None:
     shown = httpx.get(f"{house.url}/openapi.json", timeout=PATIENCE_S)
     assert shown.content == msgspec.json.encode(described)
-
-
-async def test_rendering_is_left_to_a_process_that_ends_with_its_reader() -> None:
-    thing = Operation("get_thing", "GET", "/things", "Return a thing.", (), None, False, Shape(), None, None)
-    assert await render_apart([thing]) == render([thing])
-    reading = asyncio.create_task(render_apart([thing]))
-    await until(rendering_children)
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-    assert await rendering_children() == []
-
-
-async def test_a_process_that_fails_is_an_error_and_no_empty_page() -> None:
-    unknown: Any = ["no operation"]
-    with pytest.raises(RuntimeError, match="ended with status 1"):
-        await render_apart(unknown)
-
-
-async def rendering_children() -> list[str]:
-    """Return the command lines of the processes in which this one renders."""
-    tasks = Path("/proc/self/task")
-    lists = [(each / "children").read_text() for each in tasks.iterdir()]  # noqa: ASYNC240
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for each in lists for pid in each.split()]  # noqa: ASYNC240
-    return [command for command in commands if "gateway.reference.page.rendering" in command]
 
 
 def test_what_the_document_holds_is_only_ever_text(described: dict[str, Any]) -> None:
