@@ -120,7 +120,7 @@ class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     input_lark: str = ""
     """The grammar of TEXT, before JSON escapes it, where the arguments are `{"input": TEXT}`; empty for all others."""
     texts: list[str] = []
-    """The names of the arguments whose values are text instead of JSON, where there are `argument_pieces`."""
+    """The names of the arguments whose values are text instead of JSON; empty without `argument_pieces`."""
 
 
 class ArgumentPieces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

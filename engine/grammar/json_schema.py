@@ -104,9 +104,9 @@ def _visit(root: dict[str, Any]) -> None:
             raise Unenforceable(f"{where}: a schema must be an object, true or false")
         _simplify(schema)
         _check(where, schema)
-        waiting += _subschemas(where, schema)
+        waiting += subschemas(where, schema)
         if "$ref" in schema:
-            target = _resolve(where, schema["$ref"], root)
+            target = resolve(where, schema["$ref"], root)
             if schema["$ref"] not in referred:
                 referred.add(schema["$ref"])
                 waiting.append((schema["$ref"], target))
@@ -159,7 +159,8 @@ def _check(where: str, schema: dict[str, Any]) -> None:
         raise Unenforceable(f"{where}: 'minProperties' can't be enforced beyond the required properties and one more")
 
 
-def _subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
+def subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the schemas that a prepared schema is made of, each with its place. where: the place of the schema."""
     found = [(f"{where}/{keyword}", schema[keyword]) for keyword in SCHEMAS if keyword in schema]
     for keyword in LISTS_OF_SCHEMAS:
         if isinstance(schema.get(keyword), list):
@@ -170,8 +171,13 @@ def _subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
     return found
 
 
-def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
-    """Return the target of a JSON pointer within this schema (RFC 6901, as a URI fragment)."""
+def resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
+    """Return the target of a JSON pointer within a root schema (RFC 6901, as a URI fragment).
+
+    where: the place of the reference, for the error.
+
+    Raises Unenforceable: when the reference leads out of the root schema, or to nothing.
+    """
     name = f"{where}: $ref {_shortened(reference)}"
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise Unenforceable(f"{name} is not supported; use #/$defs/name")

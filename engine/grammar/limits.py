@@ -8,6 +8,9 @@ MAX_SOURCE_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
 MAX_OPTIONAL_PROPERTIES = 256  # of one object: the parser's time grows with their square, 300 take 2 ms a token
 
+MAX_ARGUMENT_SCHEMAS_CHARS = 16 * MAX_SOURCE_BYTES
+"""The schemas of one tool's arguments, where each is a schema of its own and repeats the definitions that it uses."""
+
 # Limits of one compilation, in the worker. Ordinary grammars take milliseconds, thousands of properties half a second.
 COMPILE_CPU_S = 2.0
 COMPILE_WALL_S = 20.0  # the worker yields to the engine, so it may need longer than its processor time

@@ -69,7 +69,10 @@ def error_message(grammar: Grammar, error: str) -> str:
     """Return llguidance's error in the caller's terms, without the text around it that the caller didn't write."""
     if "NoExtension" in error:
         return "no text matches it"
-    ours = rf"\n +\d+ \| {re.escape(NO_FORCING)}.*" if grammar.kind == "lark" else r"^at \d+\(\d+\): |\n +1 \| .*"
+    if grammar.kind == "lark":
+        ours = rf"\n +\d+ \| {re.escape(NO_FORCING)}.*"
+    else:
+        ours = r"^at \d+\(\d+\): |\n +(?:1 \| |\d+ \| input_\d).*"
     error = re.sub(rf"{ours}|\n<non-verbose/>.*", "", error, flags=re.DOTALL).strip()
     for theirs, plain in REWORDED.items():
         error = error.replace(theirs, plain)

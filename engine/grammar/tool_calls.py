@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
 from engine.grammar.escaped_lark import escaped_lark
-from engine.grammar.json_schema import Unenforceable, prepare_schema
+from engine.grammar.json_schema import Unenforceable, prepare_schema, resolve, subschemas
+from engine.grammar.limits import MAX_ARGUMENT_SCHEMAS_CHARS
 from engine.protocol import ArgumentPieces, CallableTool, CallGrammar
 
 ANY_TEXT = "/(?s:.*)/"
@@ -20,6 +22,8 @@ ABOUT_ALL_ARGUMENTS = (
     *("allOf", "anyOf", "oneOf", "$ref", "const", "enum", "patternProperties", "minProperties", "maxProperties"),
 )
 """The keywords that assert something of an object as a whole."""
+ASSERT_NOTHING: dict[str, Any] = {"minProperties": 0, "patternProperties": {}}
+"""The values with which such keywords assert nothing."""
 
 _decode = msgspec.json.Decoder(CallGrammar).decode
 
@@ -110,25 +114,30 @@ def _json_arguments(tool: CallableTool, rule: str) -> str:
 def _single_arguments(tool: CallableTool, rule: str, part: str, pieces: ArgumentPieces) -> str:
     """Return the rules of arguments that are written one by one, in the order of the schema's properties.
 
-    A tool gets none but those of its properties, also where its schema allows others.
+    Arguments that the schema requires without describing them follow. No others are allowed, even if the schema
+    allows more.
 
-    Raises Unenforceable: when the schema asserts something about the arguments together.
+    Raises Unenforceable: when the schema asserts something about the arguments together, or requires an argument that
+    no value fits.
     """
     schema = _arguments_schema(tool)
     _check_is_flat(schema, tool.label, pieces)
-    required, properties = schema.get("required", []), schema.get("properties", {})
-    shared = {name: schema[name] for name in DEFINITIONS if name in schema}
-    wanted, rules = [], []
-    for index, (name, value) in enumerate(
-        (properties | {name: {} for name in required if name not in properties}).items()
-    ):
-        if value is False and name not in required:
+    required, properties = dict.fromkeys(schema.get("required", [])), schema.get("properties", {})
+    undescribed = [name for name in required if name not in properties]
+    arguments = properties | dict.fromkeys(undescribed, schema.get("additionalProperties", True))
+    end, wanted, rules, num_chars = json.dumps(pieces.end), [], [], 0
+    for index, (name, value) in enumerate(arguments.items()):
+        if value is False:
+            if name in required:
+                raise Unenforceable(f"#/required: no value is allowed for {json.dumps(name)}", tool.label)
             continue
-        before, end = json.dumps(f"{pieces.before}{name}{pieces.after}"), json.dumps(pieces.end)
+        before = json.dumps(f"{pieces.before}{name}{pieces.after}")
         rules.append(f"{part}_{index}: {before} {part}_{index}_value")
         if name not in tool.texts:
-            options = {} if value is True else {"type": []} if value is False else value
-            described = json.dumps({**options, **shared, "x-guidance": schema["x-guidance"]})
+            described = _value_schema(value, schema, tool.label)
+            num_chars += len(described)
+            if num_chars > MAX_ARGUMENT_SCHEMAS_CHARS:
+                raise Unenforceable("definitions are too long for the number of arguments that use them", tool.label)
             rules += [f"{part}_{index}_value: {part}_{index}_json {end}", f"{part}_{index}_json: %json {described}"]
         elif "enum" in value:
             texts = " | ".join(json.dumps(f"{text}{pieces.end}") for text in value["enum"])
@@ -142,24 +151,47 @@ def _single_arguments(tool: CallableTool, rule: str, part: str, pieces: Argument
 def _check_is_flat(schema: dict[str, Any], label: str, pieces: ArgumentPieces) -> None:
     """Check that each of the arguments can be written on its own.
 
-    Raises Unenforceable: when a keyword is about several of them, or a reference leads to another place than a
-    definition.
+    Raises Unenforceable: when a keyword is about several of the arguments, or an argument's name cannot be written.
     """
     for keyword in ABOUT_ALL_ARGUMENTS:
-        if schema.get(keyword):
+        if keyword in schema and (keyword not in ASSERT_NOTHING or schema[keyword] != ASSERT_NOTHING[keyword]):
             raise Unenforceable(f"#/{keyword} is not supported by this model, which writes arguments one by one", label)
-    for name in [*schema.get("properties", {}), *schema.get("required", [])]:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict):
+        raise Unenforceable("#/properties must be an object", label)
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise Unenforceable("#/required must be a list of strings", label)
+    for name in [*properties, *required]:
         if pieces.after in name:
             raise Unenforceable(f"#/properties: this model cannot write the name {json.dumps(name)}", label)
-    waiting: list[Any] = [schema.get(name) for name in ("properties", *DEFINITIONS)]
+
+
+def _value_schema(value: Any, schema: dict[str, Any], label: str) -> str:
+    """Return the JSON schema of one argument as a schema of its own, with the definitions that it needs.
+
+    value: the argument's schema within `schema`, that of all arguments.
+
+    Raises Unenforceable: when a reference leads to another place than a definition.
+    """
+    definitions: dict[str, Any] = {}
+    waiting, followed = [value], set()
     while waiting:
         each = waiting.pop()
-        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else []
-        where = each.get("$ref") if isinstance(each, dict) else None
-        if isinstance(where, str) and not where.startswith(tuple(f"#/{name}/" for name in DEFINITIONS)):
-            raise Unenforceable(
-                f"$ref {json.dumps(where)}: this model's arguments may refer to definitions alone", label
-            )
+        if not isinstance(each, dict):
+            continue
+        waiting += [inner for _, inner in subschemas("#", each)]
+        reference = each.get("$ref")
+        if reference is None or reference in followed:
+            continue
+        followed.add(reference)
+        keyword, _, place = unquote(reference.removeprefix("#/")).partition("/")
+        if keyword not in DEFINITIONS or not place:
+            reason = f"$ref {json.dumps(reference)}: this model's arguments may refer to definitions alone"
+            raise Unenforceable(reason, label)
+        definitions[keyword] = schema[keyword]
+        waiting.append(resolve("#", reference, schema))
+    own = {} if value is True else value
+    return json.dumps({**own, **definitions, "x-guidance": schema["x-guidance"]})
 
 
 def _arguments_schema(tool: CallableTool) -> dict[str, Any]:

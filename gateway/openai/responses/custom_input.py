@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 _BEGINNING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_BEGINNING_WITHOUT_SPACE = '{"input":"'
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
 _ESCAPE_CHARS, _UNICODE_CHARS = 2, 6
 
@@ -51,8 +52,12 @@ class CustomInput:
         return _decoded(raw)
 
     def finish(self) -> str:
-        """Return the rest of the input; all the arguments where they do not have the expected form."""
-        return "" if self._has_begun else self._held
+        """Return the rest of the input.
+
+        That is all of the arguments if they have another form, and "" if they broke off before the text.
+        """
+        is_cut = _BEGINNING_WITHOUT_SPACE.startswith("".join(self._held.split()))
+        return "" if self._has_begun or is_cut else self._held
 
     def _whole_chars(self) -> int:
         """Return the length of the held text before its closing quote, or before an incomplete escape."""

@@ -1,6 +1,7 @@
 """The arguments of one call, read as the text of a JSON object while they come.
 
-Most models write them as a JSON object, some one by one, each between letters of its own.
+Most models write arguments as a JSON object. Some write each argument between letters of its own. Knows no tools' names
+and nothing of the text around a call.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ NOT_AS_TEXT = frozenset(
     (*("allOf", "anyOf", "oneOf", "$ref", "const", "pattern", "format", "minLength", "maxLength", "not", "if"),)
 )
 """The keywords of a schema that a value written as text could not be held to."""
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+"""Raise `msgspec.DecodeError` for a text that is no JSON. Numbers may have any size, as in JSON schemas."""
+
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def text_arguments(schema: dict[str, Any], pieces: ArgumentPieces) -> list[str]:
-    """Return the names of a tool's arguments whose values are written as text: strings of any form, or of an enum.
+    """Return the names of a tool's arguments whose values are written as text: strings without bounds, and enums.
 
-    All other values are written as JSON, strings among them in quotation marks.
+    All other values are written as JSON, with quotation marks around strings.
+
+    schema: the JSON schema of all the tool's arguments. pieces: the letters around each argument.
     """
     properties = schema.get("properties")
     if not isinstance(properties, dict):
@@ -35,7 +41,12 @@ def _is_text(schema: dict[str, Any], pieces: ArgumentPieces) -> bool:
     if schema.get("type") != "string" or NOT_AS_TEXT & schema.keys():
         return False
     options = schema.get("enum", [])
-    return isinstance(options, list) and all(isinstance(each, str) and pieces.end not in each for each in options)
+    return isinstance(options, list) and all(isinstance(each, str) and _ends_once(each, pieces.end) for each in options)
+
+
+def _ends_once(text: str, end: str) -> bool:
+    """Tell whether a text with its end behind it is read back as this text: the end begins nowhere before."""
+    return f"{text}{end}".find(end) == len(text)
 
 
 class Arguments(Protocol):
@@ -81,12 +92,16 @@ class JsonArguments:
 class SingleArguments:
     """Arguments that are written one by one.
 
-    Texts are passed on as they come; other values once they are whole, as JSON if they are JSON and as strings if not.
-    Any other text ends them.
+    Values that are text are passed on as they come. Others are passed on once they are whole: as JSON if they are JSON,
+    as strings if not. Text that begins no argument ends the arguments.
     """
 
     def __init__(self, pieces: ArgumentPieces, call_end: str, texts: Collection[str]) -> None:
-        """Begin to read. call_end: the text after all arguments. texts: the names of those that are text."""
+        """Begin to read the arguments of a call.
+
+        pieces: the letters around each argument. call_end: the text after all arguments. texts: the names of the
+        arguments that are text.
+        """
         self.is_over = False
         self._pieces = pieces
         self._call_end = call_end
@@ -144,10 +159,15 @@ def _escaped(text: str) -> str:
 
 
 def _as_json(value: str) -> str:
-    """Return a value as JSON: as it is, as a word of Python's, or else as a string."""
+    """Return a value as JSON: as it is, as a word of Python's, or else as a string.
+
+    A value that is nested too deeply to be checked is returned as it is.
+    """
     value = value.strip()
     try:
-        msgspec.json.decode(value)
+        _check_json(value)
+    except RecursionError:
+        return value
     except msgspec.DecodeError:
         return PYTHON_WORDS.get(value) or json.dumps(value, ensure_ascii=False)
     return value

@@ -33,11 +33,11 @@ class Parsed(msgspec.Struct):
 class CallParser:
     """The parser that separates the tool calls of one completion from its content.
 
-    The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are. White
-    space between content and a call belongs to the call, as far as `content` holds it back. Text that differs from a
-    call in any character, or calls a tool that is not among names, is content; with must_call, text that ends before it
-    is clear which tool it calls is dropped. If the trigger is a token of its own, its letters alone begin no call. Once
-    `content` is stopped nothing comes any more.
+    The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are.
+    White space between content and a call belongs to the call, as far as `content` holds it back. Text that differs
+    from a call in any character, or calls a tool that is not among `texts`, is content; with must_call, text that
+    ends before it is clear which tool it calls is dropped. If the trigger is a token of its own, its letters alone
+    begin no call. Once `content` is stopped nothing comes any more.
     """
 
     def __init__(
@@ -51,8 +51,9 @@ class CallParser:
     ) -> None:
         """Begin a completion.
 
-        texts: for each tool, by its name, the names of its arguments that are written as text, where the format has
-        each argument on its own.
+        form: the format of calls. texts: the names of the arguments that are written as text, by the name of each tool
+        that may be called; they are empty where the format has a JSON object. content: reads the text beside calls.
+        must_call: True: the text has to consist of calls. is_trigger_token: True: the trigger is a token of its own.
         """
         # The first letters of the arguments belong to the call's beginning: without them it is no call.
         pieces = form.argument_pieces

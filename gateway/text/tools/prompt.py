@@ -70,14 +70,18 @@ def _with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
 
 
 def _with_single_arguments(message: Message) -> Message:
-    """Return the message with an object as the arguments of each call: text that is none becomes one argument."""
+    """Return the message with an object as the arguments of each call.
+
+    Arguments that are text become one argument of an object; text of white space alone becomes none.
+    """
     if "tool_calls" not in message:
         return message
     calls = []
     for call in message["tool_calls"]:
         function = call["function"]
         if isinstance(function["arguments"], str):
-            function = {**function, "arguments": {"arguments": function["arguments"]}}
+            text = function["arguments"]
+            function = {**function, "arguments": {"arguments": text} if text.strip() else {}}
         calls.append({**call, "function": function})
     return {**message, "tool_calls": calls}
 

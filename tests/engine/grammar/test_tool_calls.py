@@ -215,8 +215,43 @@ def test_a_custom_tool_among_them_has_its_text_in_quotation_marks() -> None:
         ({"properties": {"a": {}}, "minProperties": 1}, "#/minProperties"),
         ({"properties": {"a": {"$ref": "#"}}}, "refer to definitions alone"),
         ({"properties": {"a>\nb": {}}}, "cannot write the name"),
+        ({"properties": {"a": {}}, "maxProperties": 0}, "#/maxProperties"),
+        ({"const": {}}, "#/const"),
+        ({"properties": ["a"]}, "#/properties must be an object"),
+        ({"properties": None}, "#/properties must be an object"),
+        ({"required": 5}, "#/required must be a list of strings"),
+        ({"required": [1]}, "#/required must be a list of strings"),
+        ({"required": ["x"], "additionalProperties": False}, 'no value is allowed for "x"'),
+        ({"properties": {"x": False}, "required": ["x"]}, 'no value is allowed for "x"'),
     ],
 )
 def test_what_is_said_of_all_arguments_together_is_refused_in_words(schema: dict[str, Any], reason: str) -> None:
     verdict = judge(vocabulary(), singly(schema, ()))
     assert reason in verdict.error and verdict.label == "tools[0]"
+
+
+def test_a_required_argument_without_a_description_is_held_to_the_schema_of_additional_ones() -> None:
+    make = matchers(singly({"required": ["x"], "additionalProperties": {"type": "integer"}}, ()))
+    assert feed(make(), single_call(("x", "3"))) and not feed(make(), single_call(("x", "true")))
+
+
+def test_an_example_that_looks_like_a_reference_is_none() -> None:
+    schema = {"properties": {"a": {"type": "object", "default": {"$ref": "#/x"}}}, "minProperties": 0}
+    assert feed(matchers(singly(schema, ()))(), single_call(("a", "{}")))
+
+
+def test_definitions_are_repeated_only_for_arguments_that_use_them_and_not_without_end() -> None:
+    definitions = {"d": {"type": "integer", "description": "x" * 100_000}}
+    names = [f"p{index}" for index in range(300)]
+    users: dict[str, Any] = {name: {"$ref": "#/$defs/d"} for name in names}
+    few = users | {name: {"type": "integer"} for name in names[1:]}
+    schema = {"properties": few, "required": names, "$defs": definitions}
+    assert len(judge(vocabulary(), singly(schema, ())).text) < 300_000
+    verdict = judge(vocabulary(), singly(schema | {"properties": users}, ()))
+    assert verdict.error == "definitions are too long for the number of arguments that use them"
+
+
+def test_the_error_of_one_argument_shows_no_rules() -> None:
+    never = {"type": "integer", "minimum": 5, "maximum": 1}
+    verdict = judge(vocabulary(), singly({"properties": {"a": never}}, ()))
+    assert verdict.error == "Unsatisfiable schema: minimum (5) is greater than maximum (1)"

@@ -192,6 +192,12 @@ def test_arguments_of_another_form_are_the_input_as_they_are() -> None:
     assert parser.push('{"other": 1}') + parser.finish() == '{"other": 1}'
 
 
+def test_arguments_that_break_off_before_the_text_are_no_input() -> None:
+    for begun in ("", "{", '{"inp', '{"input": '):
+        parser = CustomInput()
+        assert parser.push(begun) + parser.finish() == ""
+
+
 def test_half_of_a_surrogate_pair_becomes_a_replacement_character() -> None:
     parser = CustomInput()
     assert parser.push('{"input": "a\\ud83d') == "a"

@@ -173,6 +173,8 @@ def test_arguments_that_are_written_one_by_one_become_an_object(calls, content: 
         ("two words", "two words"),
         ('{"a": tru', '{"a": tru'),
         ("", ""),
+        ("1e400", float("inf")),
+        ("9" * 4000, int("9" * 4000)),
     ],
 )
 def test_a_value_that_is_no_text_is_json_and_if_it_is_none_a_string(value: str, argument: object):
@@ -195,6 +197,7 @@ def test_texts_are_strings_that_nothing_but_an_enum_holds():
     schemas = {
         "any": {"type": "string", "description": "d"},
         "of": {"type": "string", "enum": ["a", "b c"]},
+        "ends": {"type": "string", "enum": ["a\n</parameter>"]},
         "broken": {"type": "string", "enum": ["a\n</parameter>\n"]},
         "dated": {"type": "string", "format": "date"},
         "short": {"type": "string", "maxLength": 3},
@@ -207,3 +210,9 @@ def test_texts_are_strings_that_nothing_but_an_enum_holds():
     assert pieces is not None
     assert text_arguments({"type": "object", "properties": schemas}, pieces) == ["any", "of"]
     assert text_arguments({"type": "object"}, pieces) == text_arguments({"properties": []}, pieces) == []
+
+
+def test_a_value_that_is_nested_too_deeply_to_be_checked_is_passed_on():
+    value = "[" * 3000 + "]" * 3000
+    written = f"<tool_call>\n<function=get>\n<parameter=n>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    assert read(QWEN_CODER, written, []).calls == [("get", f'{{"n": {value}}}')]

@@ -206,6 +206,8 @@ def test_a_template_that_writes_arguments_one_by_one_is_given_objects(tmp_path: 
     shown = tokenizer.render_chat(answered(*calls), [WEATHER, TIME])
     assert '<parameter=n>\n[1, "é"]\n</parameter>\n<parameter=is>\ntrue\n</parameter>\n</function>' in shown
     assert "<function=get_time>\n<parameter=arguments>\n{broken\n</parameter>\n</function>" in shown
+    empty = tokenizer.render_chat(answered(call("get_time", "")), [TIME])
+    assert "<function=get_time>\n</function>" in empty
     use = ToolUse((WEATHER, TIME), frozenset({WEATHER.name, TIME.name}))
     grammar = msgspec.json.decode(call_grammar(tokenizer.tools, use, None, None).source, type=CallGrammar)
     assert [tool.texts for tool in grammar.tools] == [["city"], []]
