@@ -27,6 +27,10 @@ MAX_LINE_BYTES = 1 << 16
 NICENESS = 10
 """The niceness of processes that make calls: requests come first, and a call still ends on a busy machine."""
 
+MAX_CALLS = 2
+"""The most calls that run at once; others wait."""
+_PLACES = asyncio.Semaphore(MAX_CALLS)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -56,6 +60,7 @@ async def start_module(name: str, *arguments: str, max_line_bytes: int = MAX_LIN
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # the folder of this process is not for modules
         "-m",
         name,
         *arguments,
@@ -84,6 +89,15 @@ async def call_apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     Raises RuntimeError: when the process does not start, or dies; else whatever the function raises.
     """
     call = pickle.dumps((function, args, kwargs))
+    async with _PLACES:
+        answer = await _answer_of_process(call, function.__qualname__)
+    result, raised = pickle.loads(answer)  # noqa: S301 - of a process that this one started
+    if raised is not None:
+        raise raised
+    return cast("T", result)
+
+
+async def _answer_of_process(call: bytes, name: str) -> bytes:
     try:
         process = await start_module(__spec__.name)
     except OSError as error:
@@ -93,11 +107,8 @@ async def call_apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     finally:
         await end_module(process)
     if process.returncode != 0:
-        raise RuntimeError(f"the process of {function.__qualname__} ended with status {process.returncode}")
-    result, raised = pickle.loads(answer)  # noqa: S301 - of a process that this one started
-    if raised is not None:
-        raise raised
-    return cast("T", result)
+        raise RuntimeError(f"the process of {name} ended with status {process.returncode}")
+    return answer
 
 
 def _answer_call() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.errors import InvalidRequest
-from gateway.support.process import NICENESS, call_apart
+from gateway.support.process import MAX_CALLS, NICENESS, call_apart
 from tests.installation.waiting import until
 
 
@@ -27,6 +27,12 @@ def refuse() -> None:
 def die() -> None:
     sys.stdout.flush()
     os._exit(3)
+
+
+def wait() -> tuple[float, float]:
+    begun = time.monotonic()
+    time.sleep(0.2)
+    return begun, time.monotonic()
 
 
 def sleep_for_ever(folder: Path) -> None:
@@ -51,6 +57,12 @@ async def test_a_call_raises_what_the_function_raises() -> None:
 async def test_a_process_that_dies_is_an_error_and_no_answer() -> None:
     with pytest.raises(RuntimeError, match="die ended with status 3"):
         await call_apart(die)
+
+
+async def test_no_more_than_two_calls_run_at_once() -> None:
+    times = await asyncio.gather(*(call_apart(wait) for _ in range(5)))
+    at_once = [sum(begun <= moment < ended for begun, ended in times) for moment, _ in times]
+    assert max(at_once) <= MAX_CALLS
 
 
 async def test_a_process_ends_with_the_one_who_waits_for_it(tmp_path: Path) -> None:
