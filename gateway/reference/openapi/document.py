@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -46,9 +46,8 @@ def document(app: Litestar) -> dict[str, Any]:
     return document_of(operations(app))
 
 
-def document_of(operations: Iterable[Operation]) -> dict[str, Any]:
+def document_of(found: Sequence[Operation]) -> dict[str, Any]:
     """Return the document that describes these operations."""
-    found = list(operations)
     schema_of, components = schemas_of([ErrorBody, *_kinds(found)])
     paths: dict[str, dict[str, Any]] = {}
     for each in found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Rendered(msgspec.Struct, frozen=True):
     """The chunks of the page, each as the pieces between which the reader's own URL of the server belongs."""
 
 
-def render(found: Iterable[Operation]) -> Rendered:
+def render(found: Sequence[Operation]) -> Rendered:
     """Return the document that describes these operations, and its page."""
     described = document_of(found)
     return Rendered(msgspec.json.encode(described), chunks_of(page(described)))
